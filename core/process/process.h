@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What the engine asks of the process layer: stop a tree, let it go, put agents
+ * in and out, make skeletons and start them. The rest of the layer is public
+ * (<ckpt/task.h>, <ckpt/script.h>).
+ */
+#ifndef CKPT_PROCESS_PROCESS_H
+#define CKPT_PROCESS_PROCESS_H
+
+#include <ckpt/ckpt.h>
+#include <ckpt/plugin.h>
+
+struct proc_set; /* the tasks of one run; made by proc_new(), kept in the run */
+
+struct proc_set *proc_new(struct ckpt_run *run);
+/* Frees memory and descriptors. Whatever is still held is resumed (dump) or killed (restore). */
+void proc_free(struct proc_set *ps);
+
+/* ---- dump and verify ------------------------------------------------------ */
+
+/* Find the tree's tasks without stopping anything (dry run). */
+int proc_scan(struct proc_set *ps, pid_t root, struct ckpt_error *err);
+/* Stop every thread of the tree, re-scanning until nothing new appears. */
+int proc_seize(struct proc_set *ps, pid_t root, struct ckpt_error *err);
+/* Put an agent into every live thread, so that scripts can run. */
+int proc_agents_in(struct proc_set *ps, struct ckpt_error *err);
+/* Take them out again: registers and masks as before, nothing mapped. */
+int proc_agents_out(struct proc_set *ps, struct ckpt_error *err);
+/*
+ * Let go. CKPT_AFTER_RUN: everything goes on as before. CKPT_AFTER_STOP: stopped by
+ * SIGSTOP. CKPT_AFTER_KILL: killed, and gone from /proc when it returns. A tree
+ * that could not be resumed is CKPT_EXIT_LOST.
+ */
+int proc_release(struct proc_set *ps, enum ckpt_after after, struct ckpt_error *err);
+
+/* ---- restore ---------------------------------------------------------------- */
+
+/* After planning: choose the agent's place from what ckpt_reserve() said, make the arena. */
+int proc_prepare(struct proc_set *ps, struct ckpt_error *err);
+/* Apply the final states, unmap the agents, let all tasks run. */
+int proc_run(struct proc_set *ps, pid_t *root, struct ckpt_error *err);
+/* Kill every skeleton and reap what is ours. */
+void proc_abort(struct proc_set *ps);
+
+#endif

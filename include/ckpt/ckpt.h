@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The engine's API: what the ckpt command is built on. A plugin does not need it.
+ * The library prints nothing and never exits; everything hangs off a context.
+ */
+#ifndef CKPT_CKPT_H
+#define CKPT_CKPT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/types.h>
+
+#include <ckpt/error.h>
+#include <ckpt/plugin.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CKPT_VERSION "0.1.0"
+
+struct ckpt; /* a context: plugins, settings, log */
+
+/* `log` gets whole lines without newline; NULL drops them. */
+typedef void (*ckpt_log_fn)(void *arg, enum ckpt_log_level level, const char *line);
+
+CKPT_API int ckpt_new(struct ckpt **out, ckpt_log_fn log, void *arg, struct ckpt_error *err);
+CKPT_API void ckpt_free(struct ckpt *c);
+
+/* ---- settings: in the order they are to count, later ones win -------------- */
+
+/*
+ * Apply one setting. `origin` says where it comes from, for `ckpt plugins`
+ * ("command line", "/etc/ckpt/ckpt.conf:12"). Keys are the long options of the
+ * command line: "plugin", "no-plugin", "without", "allow-loss", "option"
+ * (NAME.KEY=VALUE), "plugin-path". Names are checked by ckpt_load().
+ */
+CKPT_API int ckpt_set(struct ckpt *c, const char *key, const char *value, const char *origin,
+		      struct ckpt_error *err);
+/* Read an ini file; a missing one is -ENOENT. */
+CKPT_API int ckpt_read_config(struct ckpt *c, const char *path, struct ckpt_error *err);
+/* Read the profile NAME from the profile directories. */
+CKPT_API int ckpt_use_profile(struct ckpt *c, const char *name, struct ckpt_error *err);
+
+/* Find and load the plugins, check every setting against them, sort the graphs. */
+CKPT_API int ckpt_load(struct ckpt *c, struct ckpt_error *err);
+
+/* ---- runs -------------------------------------------------------------------- */
+
+enum ckpt_after { CKPT_AFTER_KILL, CKPT_AFTER_RUN, CKPT_AFTER_STOP };
+
+struct ckpt_dump_args {
+	pid_t pid;
+	const char *dir;
+	enum ckpt_after after;
+	bool dry_run;
+	bool force; /* overwrite an image that is there */
+};
+
+struct ckpt_restore_args {
+	const char *dir;
+	bool dry_run;
+	pid_t root; /* out: the root's pid */
+};
+
+struct ckpt_verify_args {
+	const char *dir;
+	pid_t pid; /* 0: the pid that the image says */
+};
+
+/* A difference found by verify or diff: "task.creds 3 (redis): uid: 0 -> 1000". */
+struct ckpt_difference {
+	char *where;  /* "task.creds 3" */
+	char *field;  /* "uid" */
+	char *before; /* NULL: not there */
+	char *after;
+};
+
+/* An item of a run's lists (blockers, losses, unmet conditions). */
+struct ckpt_finding {
+	char *plugin, *feature; /* feature may be NULL */
+	int pid;		/* 0: none */
+	char *task;		/* "task 3 (redis)", or NULL */
+	char *object, *reason, *hint;
+	enum ckpt_exit exit;
+};
+
+struct ckpt_counter {
+	char *name;
+	uint64_t value;
+};
+
+/* What a run came to. Free with ckpt_result_free(). */
+struct ckpt_result {
+	enum ckpt_exit exit;
+	struct ckpt_finding *blockers, *losses;
+	size_t n_blockers, n_losses;
+	struct ckpt_difference *differences;
+	size_t n_differences;
+	struct ckpt_counter *counters;
+	size_t n_counters;
+	/* microseconds */
+	uint64_t total_us, frozen_us;
+	/* per step, in order of running */
+	struct ckpt_counter *steps;
+	size_t n_steps;
+};
+
+CKPT_API void ckpt_result_free(struct ckpt_result *r);
+
+/*
+ * The runs return 0 or a negative errno with err->exit set; *r is filled in
+ * both cases (blockers after a refusal).
+ */
+CKPT_API int ckpt_dump(struct ckpt *c, const struct ckpt_dump_args *a, struct ckpt_result *r,
+		       struct ckpt_error *err);
+CKPT_API int ckpt_restore(struct ckpt *c, struct ckpt_restore_args *a, struct ckpt_result *r,
+			  struct ckpt_error *err);
+CKPT_API int ckpt_verify(struct ckpt *c, const struct ckpt_verify_args *a, struct ckpt_result *r,
+			 struct ckpt_error *err);
+CKPT_API int ckpt_diff(struct ckpt *c, const char *dir1, const char *dir2, struct ckpt_result *r,
+		       struct ckpt_error *err);
+
+/* ---- looking ------------------------------------------------------------------- */
+
+/* Decode an image as text or JSON; `plugin` NULL: all. */
+CKPT_API int ckpt_show(struct ckpt *c, const char *dir, const char *plugin, bool json, FILE *out,
+		       struct ckpt_error *err);
+/* The tables behind `ckpt plugins`, `graph` and `check`. */
+CKPT_API int ckpt_print_plugins(struct ckpt *c, bool json, FILE *out, struct ckpt_error *err);
+CKPT_API int ckpt_print_graph(struct ckpt *c, enum ckpt_run_kind run, bool dot, bool json,
+			      FILE *out, struct ckpt_error *err);
+CKPT_API int ckpt_print_check(struct ckpt *c, bool json, FILE *out, struct ckpt_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

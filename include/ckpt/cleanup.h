@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Cleanup attributes: a resource is released where its variable goes out of
+ * scope, and handed on by a visible steal. Header only.
+ */
+#ifndef CKPT_CLEANUP_H
+#define CKPT_CLEANUP_H
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static inline void ckpt_cleanup_fd(const int *fd)
+{
+	/* errno survives: the caller may be on its way out with it */
+	int saved = errno;
+
+	if (*fd >= 0)
+		close(*fd);
+	errno = saved;
+}
+
+static inline void ckpt_cleanup_free(void *p)
+{
+	free(*(void **)p);
+}
+
+static inline void ckpt_cleanup_file(FILE **f)
+{
+	if (*f)
+		fclose(*f);
+}
+
+static inline void ckpt_cleanup_dir(DIR **d)
+{
+	if (*d)
+		closedir(*d);
+}
+
+#define CKPT_AUTO_FD   __attribute__((cleanup(ckpt_cleanup_fd)))
+#define CKPT_AUTO_FREE __attribute__((cleanup(ckpt_cleanup_free)))
+#define CKPT_AUTO_FILE __attribute__((cleanup(ckpt_cleanup_file)))
+#define CKPT_AUTO_DIR  __attribute__((cleanup(ckpt_cleanup_dir)))
+
+/* Take the descriptor out of a CKPT_AUTO_FD variable. */
+static inline int ckpt_steal_fd(int *fd)
+{
+	int r = *fd;
+
+	*fd = -1;
+	return r;
+}
+
+static inline void *ckpt_steal_ptr_(void *p)
+{
+	void *r = *(void **)p;
+
+	*(void **)p = NULL;
+	return r;
+}
+
+/* Take the pointer out of a CKPT_AUTO_FREE variable. */
+#define ckpt_steal_ptr(p) ((__typeof__(*(p)))ckpt_steal_ptr_(p))
+
+#define CKPT_ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
+
+#endif

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The extension point "fd": kinds of open file descriptions, owned by the
+ * plugin `fd`. A kind recognises a description, saves it in a record of its own
+ * plugin, and opens it again at restore. Register it with
+ *     { "fd", "eventfd", &eventfd_kind }
+ * in the descriptor's extensions; the extension's name is also the name of the
+ * feature that switches the kind off, so declare that feature too.
+ */
+#ifndef CKPT_FD_H
+#define CKPT_FD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+#include <ckpt/error.h>
+#include <ckpt/task.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct ckpt_run;
+
+/* An open file description as found in a live task. Borrowed, valid during the call. */
+struct ckpt_fd_found {
+	uint32_t file; /* symbolic id of the description; 0 while surveying a live tree */
+	const struct ckpt_task *task; /* a task that holds it, and under which number */
+	int num;
+	const char *link;   /* readlink /proc/PID/fd/N */
+	const char *fdinfo; /* text of /proc/PID/fdinfo/N */
+	struct stat st;	    /* of the file behind */
+	int flags;	    /* F_GETFL: access mode and status flags */
+	int64_t pos;
+	int fd; /* a duplicate in the engine (O_PATH ones included); not to be closed */
+};
+
+/* A description being made at restore. */
+struct ckpt_fd_slot {
+	uint32_t file; /* symbolic id */
+	int flags;     /* saved F_GETFL */
+	int64_t pos;
+	struct ckpt_task *owner; /* the task that shall create it if who creates matters */
+};
+
+struct ckpt_fd_kind {
+	uint32_t size; /* sizeof(struct ckpt_fd_kind) */
+	/* Is this one ours? More than one yes is an error naming both. */
+	bool (*match)(const struct ckpt_fd_found *f);
+	/* Look from outside and ckpt_refuse() what cannot be saved; may be NULL. Negative: failed.
+	 */
+	int (*survey)(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err);
+	/* Put a record that carries f->file. */
+	int (*collect)(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err);
+	/* Check the record of this file without side effects; may be NULL. */
+	int (*plan)(struct ckpt_run *run, uint32_t file, struct ckpt_error *err);
+	/*
+	 * Open it: returns a descriptor of the engine (closed by fd when all holders
+	 * have it) or a negative errno. fd sets status flags and position afterwards
+	 * unless `own_flags`/`own_pos` say that the kind has done so.
+	 */
+	int (*open)(struct ckpt_run *run, const struct ckpt_fd_slot *slot, struct ckpt_error *err);
+	bool own_flags, own_pos;
+	/*
+	 * After all descriptors of all tasks are installed: what needs numbers in a
+	 * task (epoll targets). `holder` has it as `num`. May be NULL.
+	 */
+	int (*finish)(struct ckpt_run *run, uint32_t file, struct ckpt_task *holder, int num,
+		      struct ckpt_error *err);
+};
+
+#define CKPT_FD_POINT "fd"
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The plugin SDK: the one header that a plugin includes. The built-in plugins
+ * use nothing else. See docs/plugin-authors.md for a first plugin in ten minutes.
+ *
+ * A plugin is a shared object `ckpt-NAME.so` exporting one function,
+ * ckpt_plugin_entry_v1(), which returns a constant descriptor. The engine
+ * orders the steps of all plugins by their edges and calls them one after the
+ * other, in one thread.
+ */
+#ifndef CKPT_PLUGIN_H
+#define CKPT_PLUGIN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <ckpt/cleanup.h>
+#include <ckpt/error.h>
+#include <ckpt/option.h>
+#include <ckpt/record.h>
+#include <ckpt/script.h>
+#include <ckpt/task.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * ABI of this header. A plugin is loaded if its major is the host's and its
+ * minor is not above the host's; tables and structures only grow at their end.
+ */
+#define CKPT_ABI_MAJOR 0
+#define CKPT_ABI_MINOR 1
+
+/* The kinds of run, as a bit mask: a collector says CKPT_DUMP | CKPT_VERIFY. */
+enum ckpt_run_kind {
+	CKPT_DUMP = 1,
+	CKPT_RESTORE = 2,
+	CKPT_VERIFY = 4,
+};
+
+/*
+ * Milestones, the engine's own nodes in the graph:
+ *   dump:    seized surveyed collected memory-saved planned committed released
+ *   verify:  loaded seized surveyed collected released compared
+ *   restore: loaded planned namespaces-made tasks-made tasks-placed
+ *            files-installed memory-mapped threads-made sealed running
+ * Steps between `seized` and `surveyed` look from outside and refuse what is
+ * not supported; they run in `dump --dry-run` too, on a tree that is not
+ * stopped. Steps between `surveyed` and `collected` may run scripts in tasks.
+ * Steps between `loaded` and `planned` check the image and list what is
+ * missing, without side effects: a dump runs them as well, over its own image,
+ * before it lets go of the tree.
+ */
+
+/*
+ * A step: one node of the graph, known as "PLUGIN.name". Tables end with
+ * name == NULL. `after` and `before` are hard edges: the named step or
+ * milestone must exist in that run. `wants` orders only if the other is there.
+ * The lists end with NULL; a NULL list is empty. Since 0.1.
+ */
+struct ckpt_step {
+	unsigned runs; /* mask of enum ckpt_run_kind */
+	const char *name;
+	const char *help; /* one line for `ckpt graph` */
+	const char *const *after;
+	const char *const *before;
+	const char *const *wants;
+	int (*fn)(struct ckpt_run *run, struct ckpt_error *err);
+	/*
+	 * Called in reverse order, for the steps that have run, when a later
+	 * step fails: takes back what fn did outside the tree. May be NULL
+	 * (restored tasks are killed by the engine itself).
+	 */
+	void (*undo)(struct ckpt_run *run);
+};
+
+/*
+ * An extension: handles one kind of object inside another plugin's area.
+ * `point` names the area ("fd", "vma"), `ops` points at the structure that the
+ * area's header defines (<ckpt/fd.h>: struct ckpt_fd_kind). Built-in kinds
+ * register the same way. Two extensions of one point with equal names are a
+ * load error. Tables end with point == NULL. Since 0.1.
+ */
+struct ckpt_extension {
+	const char *point;
+	const char *name;
+	const void *ops;
+};
+
+/* What a plugin needs of kernel and privileges: one line of `ckpt check`. */
+struct ckpt_need {
+	const char *name; /* "PTRACE_SEIZE", "CAP_SYS_PTRACE" */
+	bool required;	  /* false: there is a fallback, `why` names it */
+	/* 0: there; else a negative errno, and why in err->text, what to do in err->hint */
+	int (*probe)(struct ckpt_error *err);
+};
+
+/* The descriptor. All tables may be NULL. Since 0.1. */
+struct ckpt_plugin {
+	uint32_t size; /* sizeof(struct ckpt_plugin) at the author's build */
+	uint16_t abi_major, abi_minor;
+	const char *name;    /* [a-z][a-z0-9-]*, as in the file name */
+	const char *version; /* the plugin's own */
+	const char *summary; /* one line */
+	const char *license; /* SPDX identifier */
+	const struct ckpt_option *options;
+	const struct ckpt_feature *features;
+	const struct ckpt_record_type *records;
+	const struct ckpt_field_rule *rules;
+	const struct ckpt_step *steps;
+	const struct ckpt_extension *extensions;
+	const struct ckpt_need *needs; /* ends with name == NULL */
+	/* Free the state of ckpt_state_set(); called at the end of each run. */
+	void (*state_free)(void *state);
+};
+
+/*
+ * The entry point. A plugin defines it with
+ *     CKPT_PLUGIN { .name = "note", ... };
+ */
+#define CKPT_PLUGIN_ENTRY ckpt_plugin_entry_v1
+typedef const struct ckpt_plugin *(*ckpt_plugin_entry_fn)(void);
+
+#define CKPT_PLUGIN                                                 \
+	static const struct ckpt_plugin ckpt_plugin_descriptor;     \
+	CKPT_API const struct ckpt_plugin *CKPT_PLUGIN_ENTRY(void); \
+	CKPT_API const struct ckpt_plugin *CKPT_PLUGIN_ENTRY(void)  \
+	{                                                           \
+		return &ckpt_plugin_descriptor;                     \
+	}                                                           \
+	static const struct ckpt_plugin ckpt_plugin_descriptor =
+
+#define CKPT_PLUGIN_HEADER \
+	.size = sizeof(struct ckpt_plugin), .abi_major = CKPT_ABI_MAJOR, .abi_minor = CKPT_ABI_MINOR
+
+/* ---- what a step can ask of its run ------------------------------------- */
+
+CKPT_API enum ckpt_run_kind ckpt_run_kind(const struct ckpt_run *run);
+
+/*
+ * True in the planning pass of a dump (and of `restore --dry-run`): the steps up to
+ * `planned` run, ids of live tasks are expected to be taken.
+ */
+CKPT_API bool ckpt_plan_only(const struct ckpt_run *run);
+
+/*
+ * True while the tree is not stopped (`dump --dry-run`): survey steps must
+ * tolerate tasks that come and go (treat ENOENT and ESRCH as "gone").
+ */
+CKPT_API bool ckpt_is_live(const struct ckpt_run *run);
+
+/* Per-plugin state of this run; state_free of the descriptor releases it. */
+CKPT_API void ckpt_state_set(struct ckpt_run *run, void *state);
+CKPT_API void *ckpt_state(struct ckpt_run *run);
+
+enum ckpt_log_level { CKPT_LOG_WARN, CKPT_LOG_INFO, CKPT_LOG_DEBUG, CKPT_LOG_TRACE };
+
+/* One line to the run's log; the engine adds run and plugin. Shown at none, -v, -vv, -vvv. */
+CKPT_API void ckpt_log(struct ckpt_run *run, enum ckpt_log_level level, const char *fmt, ...)
+	CKPT_PRINTF(3, 4);
+
+/*
+ * A blocker: something that this ckpt cannot save. All fields but `feature`
+ * and `task` are needed.
+ */
+struct ckpt_blocker {
+	const char *feature;	      /* of the calling plugin, or a new name of its own: the
+				       * word for --allow-loss PLUGIN.FEATURE; NULL: whole plugin */
+	const struct ckpt_task *task; /* whose; NULL: the tree's */
+	const char *object;	      /* "fd 7 (io_uring)", "mapping 7f00-7f10 /dev/kfd" */
+	const char *reason;	      /* "established TCP connections are not saved yet" */
+	const char *hint;	      /* the way out */
+	bool no_loss; /* going on without is impossible, whatever --allow-loss says */
+};
+
+/*
+ * Refuse. Returns 0 if the run goes on without the object because the user
+ * allowed that loss (it is then listed as lost in summary and manifest): leave
+ * the object out. Returns -ECANCELED otherwise: the blocker is on the list, go
+ * on looking for more; the engine ends the run at the next milestone, exit 3.
+ */
+CKPT_API int ckpt_refuse(struct ckpt_run *run, const struct ckpt_blocker *b);
+
+/*
+ * As ckpt_refuse(), for an object whose feature is switched off. Does nothing
+ * and returns 1 if the feature is on.
+ */
+CKPT_API int ckpt_refuse_off(struct ckpt_run *run, const char *feature,
+			     const struct ckpt_task *task, const char *object);
+
+/*
+ * A reason why the image cannot be restored, in a planning step: all are
+ * listed, the engine fails at `planned`. Returns 0 always: go on looking.
+ */
+CKPT_API int ckpt_unmet(struct ckpt_run *run, enum ckpt_exit exit, const char *hint,
+			const char *fmt, ...) CKPT_PRINTF(4, 5);
+
+/*
+ * Walk the extensions of a point, in order of (plugin, name). Start with i = 0;
+ * NULL ends. Extensions of plugins that are off are not listed. `plugin`, if
+ * not NULL, is set to the name of the plugin that the extension comes from.
+ */
+CKPT_API const struct ckpt_extension *ckpt_extension_at(struct ckpt_run *run, const char *point,
+							size_t i, const char **plugin);
+
+/*
+ * Call fn with the extension's plugin as the calling plugin, so that options,
+ * features, records and state are those of the plugin it belongs to.
+ */
+CKPT_API int ckpt_call_as(struct ckpt_run *run, const char *plugin,
+			  int (*fn)(struct ckpt_run *run, void *arg, struct ckpt_error *err),
+			  void *arg, struct ckpt_error *err);
+
+/* Counters for the summary ("pages 1234"): added up per name, shown in order of first use. */
+CKPT_API void ckpt_count(struct ckpt_run *run, const char *name, uint64_t n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
