@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: MIT */
+#include "victim.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static char dir[PATH_MAX];
+static char failure[512];
+static pthread_mutex_t failure_lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned long generation;
+
+/* A reader sees the whole text or none: written aside, then renamed. */
+static void publish(const char *name, const char *text)
+{
+	char tmp[PATH_MAX + 32], path[PATH_MAX + 32];
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	snprintf(tmp, sizeof(tmp), "%s/.%s.%d", dir, name, getpid());
+	int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+	if (fd < 0)
+		_exit(70);
+	size_t length = strlen(text);
+	bool whole = write(fd, text, length) == (ssize_t)length;
+	close(fd);
+	if (!whole || rename(tmp, path) < 0)
+		_exit(70);
+}
+
+void victim_init(int argc, char **argv)
+{
+	if (argc < 2) {
+		fprintf(stderr, "usage: %s DIR\n", argv[0]);
+		exit(2);
+	}
+	if (!realpath(argv[1], dir)) {
+		fprintf(stderr, "%s: %s\n", argv[1], strerror(errno));
+		exit(2);
+	}
+	/* EPERM means that the runner has made us a leader already */
+	if (setsid() < 0 && errno != EPERM)
+		victim_die("setsid: %s", strerror(errno));
+	int null = MUST(open("/dev/null", O_RDWR));
+	for (int fd = 0; fd < 3; fd++)
+		MUST(dup2(null, fd));
+	if (null > 2)
+		close(null);
+	MUST(chdir("/"));
+	sigset_t set;
+	sigemptyset(&set);
+	sigaddset(&set, SIGUSR1);
+	MUST_ZERO(pthread_sigmask(SIG_BLOCK, &set, NULL));
+}
+
+const char *victim_dir(void)
+{
+	return dir;
+}
+
+char *victim_path(const char *name)
+{
+	char *path = NULL;
+	if (asprintf(&path, "%s/%s", dir, name) < 0)
+		victim_die("no memory");
+	return path;
+}
+
+void victim_ready(void)
+{
+	char text[32];
+	snprintf(text, sizeof(text), "%d\n", getpid());
+	publish("ready", text);
+}
+
+void victim_serve(void (*check)(void))
+{
+	sigset_t set;
+	sigemptyset(&set);
+	sigaddset(&set, SIGUSR1);
+	for (;;) {
+		siginfo_t info;
+		if (sigwaitinfo(&set, &info) < 0) {
+			if (errno == EINTR)
+				continue;
+			_exit(71);
+		}
+		failure[0] = 0;
+		generation++;
+		check();
+		char text[sizeof(failure) + 32];
+		if (failure[0])
+			snprintf(text, sizeof(text), "bad %lu: %s\n", generation, failure);
+		else
+			snprintf(text, sizeof(text), "ok %lu\n", generation);
+		publish("result", text);
+	}
+}
+
+void victim_fail(const char *fmt, ...)
+{
+	pthread_mutex_lock(&failure_lock);
+	if (!failure[0]) {
+		va_list args;
+		va_start(args, fmt);
+		vsnprintf(failure, sizeof(failure), fmt, args);
+		va_end(args);
+	}
+	pthread_mutex_unlock(&failure_lock);
+}
+
+__attribute__((format(printf, 2, 0))) static void end_early(const char *name, const char *fmt,
+							    va_list args)
+{
+	char text[512];
+	vsnprintf(text, sizeof(text), fmt, args);
+	publish(name, text);
+}
+
+void victim_die(const char *fmt, ...)
+{
+	va_list args;
+	va_start(args, fmt);
+	end_early("failed", fmt, args);
+	va_end(args);
+	_exit(72);
+}
+
+void victim_skip(const char *fmt, ...)
+{
+	va_list args;
+	va_start(args, fmt);
+	end_early("skipped", fmt, args);
+	va_end(args);
+	_exit(77);
+}
+
+char *victim_read(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return NULL;
+	size_t used = 0, size = 4096;
+	char *text = malloc(size);
+	while (text) {
+		ssize_t got = read(fd, text + used, size - used - 1);
+		if (got <= 0)
+			break;
+		used += (size_t)got;
+		if (size - used < 1024) {
+			char *larger = realloc(text, size * 2);
+			if (!larger)
+				break;
+			text = larger;
+			size *= 2;
+		}
+	}
+	close(fd);
+	if (text)
+		text[used] = 0;
+	return text;
+}
+
+long long victim_status(pid_t pid, const char *key, int radix)
+{
+	char path[64];
+	snprintf(path, sizeof(path), "/proc/%d/status", pid);
+	char *text = victim_read(path);
+	if (!text)
+		return -1;
+	long long value = -1;
+	size_t length = strlen(key);
+	for (char *line = text; line && *line;
+	     line = strchr(line, '\n'), line = line ? line + 1 : NULL) {
+		if (!strncmp(line, key, length) && line[length] == ':') {
+			value = (long long)strtoull(line + length + 1, NULL, radix);
+			break;
+		}
+	}
+	free(text);
+	return value;
+}
+
+int victim_count_fds(void)
+{
+	DIR *fds = opendir("/proc/self/fd");
+	if (!fds)
+		return -1;
+	int count = -1;
+	for (struct dirent *entry; (entry = readdir(fds));)
+		if (entry->d_name[0] != '.')
+			count++;
+	closedir(fds);
+	return count;
+}
+
+unsigned long victim_word(unsigned long seed, unsigned long index)
+{
+	unsigned long z = seed * 0x9e3779b97f4a7c15UL + index * 0xbf58476d1ce4e5b9UL + 1;
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9UL;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebUL;
+	return z ^ (z >> 31);
+}

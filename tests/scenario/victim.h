@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A scenario is one program that builds kernel state and judges it: `PROG DIR`.
+ *
+ *	static void check(void)
+ *	{
+ *		CHECK(getppid() == parent, "parent is %d, was %d", getppid(), parent);
+ *	}
+ *
+ *	int main(int argc, char **argv)
+ *	{
+ *		victim_init(argc, argv);
+ *		parent = getppid();
+ *		victim_ready();
+ *		victim_serve(check);
+ *	}
+ *
+ * The runner waits for DIR/ready, sends SIGUSR1 and reads DIR/result: "ok N" (N counts the checks,
+ *in the victim's memory, so that state which was lost or doubled shows) or the first failure.
+ */
+#ifndef VICTIM_H
+#define VICTIM_H
+
+#include <errno.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/types.h>
+
+/* A session of its own, stdio on /dev/null, cwd "/", SIGUSR1 blocked (threads and children inherit
+ * that). */
+void victim_init(int argc, char **argv);
+
+/* DIR, absolute; and DIR/NAME, in a buffer that lives as long as the program. */
+const char *victim_dir(void);
+char *victim_path(const char *name);
+
+/* The state stands: tell the runner. Call it once, in the root of the tree. */
+void victim_ready(void);
+
+/* Answers each SIGUSR1 by running `check`; never returns. */
+_Noreturn void victim_serve(void (*check)(void));
+
+/* Records a failure; the first one of a check is reported. Callable from any thread of the root. */
+void victim_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* While building state: it cannot be built (a failed test), or not on this kernel (a skipped one).
+ */
+_Noreturn void victim_die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+_Noreturn void victim_skip(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* Reads a small file whole; returns a zero-terminated malloc'ed text, NULL with errno. */
+char *victim_read(const char *path);
+
+/* The number after "KEY:" in /proc/PID/status (of the given radix), or -1. */
+long long victim_status(pid_t pid, const char *key, int radix);
+
+/* Entries of /proc/self/fd, not counting the one used to look. */
+int victim_count_fds(void);
+
+/* Deterministic content: the word number `index` of the stream `seed`. */
+unsigned long victim_word(unsigned long seed, unsigned long index);
+
+#define CHECK(cond, ...)                          \
+	do {                                      \
+		if (!(cond))                      \
+			victim_fail(__VA_ARGS__); \
+	} while (0)
+
+/* For the building part: a call that must not return a negative value; yields that value. */
+#define MUST(call)                                                                               \
+	({                                                                                       \
+		__typeof__(call) must_value_ = (call);                                           \
+		if (must_value_ < 0)                                                             \
+			victim_die("%s:%d: %s: %s", __FILE__, __LINE__, #call, strerror(errno)); \
+		must_value_;                                                                     \
+	})
+
+/* The same for calls that return an error number (pthread_create and its kin). */
+#define MUST_ZERO(call)                                                        \
+	do {                                                                   \
+		int must_error_ = (call);                                      \
+		if (must_error_)                                               \
+			victim_die("%s:%d: %s: %s", __FILE__, __LINE__, #call, \
+				   strerror(must_error_));                     \
+	} while (0)
+
+#endif
