@@ -67,13 +67,8 @@ unsigned long victim_word(unsigned long seed, unsigned long index);
 	} while (0)
 
 /* For the building part: a call that must not return a negative value; yields that value. */
-#define MUST(call)                                                                               \
-	({                                                                                       \
-		__typeof__(call) must_value_ = (call);                                           \
-		if (must_value_ < 0)                                                             \
-			victim_die("%s:%d: %s: %s", __FILE__, __LINE__, #call, strerror(errno)); \
-		must_value_;                                                                     \
-	})
+#define MUST(call) ({ (__typeof__(call))victim_must((long)(call), #call, __FILE__, __LINE__); })
+long victim_must(long value, const char *call, const char *file, int line);
 
 /* The same for calls that return an error number (pthread_create and its kin). */
 #define MUST_ZERO(call)                                                        \

@@ -77,20 +77,35 @@ void victim_ready(void)
 	publish("ready", text);
 }
 
+/*
+ * sigwaitinfo() never returns EINTR to a program without handlers, except when somebody stopped it
+ * and did not put the call back: then a checkpoint has shown.
+ */
+static bool has_handlers(void)
+{
+	const unsigned long long glibc = 3ULL << 31;
+	return (unsigned long long)victim_status(getpid(), "SigCgt", 16) & ~glibc;
+}
+
 void victim_serve(void (*check)(void))
 {
+	unsigned interrupted = 0;
 	sigset_t set;
 	sigemptyset(&set);
 	sigaddset(&set, SIGUSR1);
 	for (;;) {
 		siginfo_t info;
 		if (sigwaitinfo(&set, &info) < 0) {
-			if (errno == EINTR)
-				continue;
-			_exit(71);
+			if (errno != EINTR)
+				_exit(71);
+			interrupted++;
+			continue;
 		}
 		failure[0] = 0;
 		generation++;
+		CHECK(!interrupted || has_handlers(), "sigwaitinfo was interrupted %u times",
+		      interrupted);
+		interrupted = 0;
 		check();
 		char text[sizeof(failure) + 32];
 		if (failure[0])
@@ -137,6 +152,13 @@ void victim_skip(const char *fmt, ...)
 	end_early("skipped", fmt, args);
 	va_end(args);
 	_exit(77);
+}
+
+long victim_must(long value, const char *call, const char *file, int line)
+{
+	if (value < 0)
+		victim_die("%s:%d: %s: %s", file, line, call, strerror(errno));
+	return value;
 }
 
 char *victim_read(const char *path)

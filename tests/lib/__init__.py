@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""The pieces that every stage of the test run uses."""

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: MIT
+"""What the kernel holds for a process tree, read without any of ckpt's code, in a form in which two
+equal trees are equal: numbers that only name an object (inodes, epoll keys) become its order of
+appearance, and what only measures time is left out."""
+import ctypes
+import fcntl
+import hashlib
+import os
+import re
+import socket
+import stat
+import struct
+
+from lib import proc
+from lib.proc import read
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.syscall.restype = ctypes.c_long
+SYS = {"pidfd_open": 434, "pidfd_getfd": 438, "kcmp": 312, "get_robust_list": 274, "ioprio_get": 252}
+KCMP_FILE, KCMP_VM, KCMP_FILES, KCMP_FS = 0, 1, 2, 3
+NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "pid_for_children", "time", "time_for_children",
+              "user", "uts")
+THREAD_STATUS = ("Uid", "Gid", "Groups", "NSpid", "SigPnd", "SigBlk", "CapInh", "CapPrm", "CapEff",
+                 "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "Seccomp_filters",
+                 "Speculation_Store_Bypass", "SpeculationIndirectBranch", "TracerPid")
+PROCESS_STATUS = ("Umask", "Tgid", "NSpgid", "NSsid", "ShdPnd", "SigIgn", "SigCgt", "THP_enabled",
+                  "VmLck", "CoreDumping")
+# fields of /proc/PID/stat, counted as in proc(5), that are state and not statistics
+STAT_FIELDS = {"ppid": 4, "pgrp": 5, "session": 6, "tty": 7, "tpgid": 8, "nice": 19,
+               "start_code": 26, "end_code": 27, "start_stack": 28, "exit_signal": 38,
+               "rt_priority": 40, "policy": 41, "start_data": 45, "end_data": 46, "start_brk": 47,
+               "arg_start": 48, "arg_end": 49, "env_start": 50, "env_end": 51}
+
+
+def syscall(name, *args):
+    """A system call that Python has no name for; negative errno on failure."""
+    result = LIBC.syscall(SYS[name], *[ctypes.c_long(a) if isinstance(a, int) else a for a in args])
+    return result if result >= 0 else -ctypes.get_errno()
+
+
+def link(path):
+    """Where a magic link leads, or None."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None
+
+
+class Names:
+    """Gives objects names by order of appearance: "pipe#2"."""
+
+    def __init__(self):
+        self.seen = {}
+
+    def of(self, kind, key):
+        """The name of the object with this key, the same for the same key."""
+        group = self.seen.setdefault(kind, {})
+        return f"{kind}#{group.setdefault(key, len(group))}"
+
+
+class Descriptions:
+    """Tells which descriptors share an open file description, by kcmp within equal files."""
+
+    def __init__(self):
+        self.groups = {}
+        self.count = 0
+
+    def of(self, pid, fd, key):
+        """The name of the description behind the descriptor."""
+        group = self.groups.setdefault(key, [])
+        for other_pid, other_fd, name in group:
+            if syscall("kcmp", pid, other_pid, KCMP_FILE, fd, other_fd) == 0:
+                return name
+        name = f"description#{self.count}"
+        self.count += 1
+        group.append((pid, fd, name))
+        return name
+
+
+def status_of(path, keys):
+    """The wanted lines of a status file."""
+    found = {}
+    for line in read(path).splitlines():
+        key, _, value = line.partition(":")
+        if key in keys:
+            found[key] = value.strip()
+    return found
+
+
+def state_of(letter):
+    """Running and sleeping are the same to a checkpoint; stopped and dead are not."""
+    return "alive" if letter in "RSDI" else letter
+
+
+def threads_of(pid):
+    """{tid: state} of a process' threads."""
+    found = {}
+    try:
+        tids = sorted(map(int, os.listdir(f"/proc/{pid}/task")))
+    except OSError:
+        return found
+    for tid in tids:
+        base = f"/proc/{pid}/task/{tid}"
+        stat_text = read(f"{base}/stat")
+        if not stat_text:
+            continue
+        fields = stat_text.rpartition(")")[2].split()
+        head, length = ctypes.c_ulong(0), ctypes.c_ulong(0)
+        syscall("get_robust_list", tid, ctypes.byref(head), ctypes.byref(length))
+        found[tid] = {
+            "comm": read(f"{base}/comm").rstrip("\n"), "state": state_of(fields[0]),
+            "nice": fields[16], "policy": fields[38], "rt_priority": fields[37],
+            "affinity": sorted(os.sched_getaffinity(tid)) if fields[0] not in "ZX" else None,
+            "ioprio": syscall("ioprio_get", 1, tid), "robust_list": head.value,
+            "timerslack": read(f"/proc/{tid}/timerslack_ns").strip(),
+            **status_of(f"{base}/status", THREAD_STATUS)}
+    return found
+
+
+def mappings_of(pid, names):
+    """The mappings as a list, neighbours that differ in nothing joined (the kernel may or may not)."""
+    found = []
+    header = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) (\S+) ([0-9a-f]+) (\S+) (\d+)\s*(.*)$")
+    for line in read(f"/proc/{pid}/smaps").splitlines():
+        match = header.match(line)
+        if match:
+            low, high, perms, offset, dev, inode, path = match.groups()
+            anonymous = inode == "0"
+            shmem = dev == "00:01" or path.startswith(("/dev/zero", "/SYSV", "/memfd:"))
+            what = path if not shmem else names.of(path or "shmem", (dev, inode))
+            found.append({"low": int(low, 16), "high": int(high, 16), "perms": perms,
+                          "offset": None if anonymous else int(offset, 16), "what": what})
+        elif line.startswith("VmFlags:"):
+            found[-1]["flags"] = sorted(set(line.split()[1:]) - {"sd"})
+        elif line.startswith("ProtectionKey:"):
+            found[-1]["pkey"] = line.split()[1]
+    joined = []
+    for mapping in found:
+        last = joined[-1] if joined else None
+        if last and last["high"] == mapping["low"] and "gd" not in mapping["flags"] and all(
+                last.get(key) == mapping.get(key) for key in ("perms", "what", "flags", "pkey")) and (
+                    mapping["offset"] is None
+                    or mapping["offset"] == last["offset"] + last["high"] - last["low"]):
+            last["high"] = mapping["high"]
+        else:
+            joined.append(mapping)
+    return {f"{m['low']:x}-{m['high']:x}": {k: v for k, v in m.items() if k not in ("low", "high")}
+            for m in joined}
+
+
+SOCKET_OPTIONS = {"reuseaddr": 2, "type": 3, "broadcast": 6, "sndbuf": 7, "rcvbuf": 8, "keepalive": 9,
+                  "oobinline": 10, "priority": 12, "linger": 13, "reuseport": 15, "passcred": 16,
+                  "rcvlowat": 18, "acceptconn": 30, "mark": 36, "protocol": 38, "domain": 39}
+
+
+def socket_details(fd):
+    """Options, names and queue length of a socket, through a copy of the descriptor."""
+    with socket.socket(fileno=os.dup(fd)) as sock:
+        found = {}
+        for name, number in SOCKET_OPTIONS.items():
+            try:
+                found[name] = sock.getsockopt(socket.SOL_SOCKET, number)
+            except OSError:
+                pass
+        for name, call in (("name", sock.getsockname), ("peer", sock.getpeername)):
+            try:
+                found[name] = str(call())
+            except OSError as error:
+                found[name] = error.errno
+        try:
+            found["queued"] = queue_length(fd)
+        except OSError:
+            pass
+        return found
+
+
+def queue_length(fd):
+    """FIONREAD"""
+    return struct.unpack("i", fcntl.ioctl(fd, 0x541B, b"\0" * 4))[0]
+
+
+def fdinfo_details(text):
+    """The lines of an fdinfo that are state."""
+    drop = ("mnt_id", "ino", "eventfd-id", "it_value", "scm_fds", "NSpid")
+    lines = []
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if key in drop:
+            continue
+        if key == "tfd":
+            line = re.sub(r"\s+pos:.*", "", line)
+        if key == "lock":
+            line = re.sub(r"[0-9a-f]+:[0-9a-f]+:\d+", "FILE", line)
+        if key == "inotify":
+            line = re.sub(r" (ino|sdev|fhandle-bytes|fhandle-type|f_handle):\S+", "", line)
+        if key == "Pid":
+            value = "dead" if value.strip() == "-1" else "alive"
+            line = f"Pid: {value}"
+        lines.append(" ".join(line.split()))
+    return sorted(lines)
+
+
+def descriptor(pid, number, pidfd, names, descriptions):
+    """One descriptor, or None if it has just gone."""
+    path = f"/proc/{pid}/fd/{number}"
+    target, info = link(path), read(f"/proc/{pid}/fdinfo/{number}")
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    kind = re.match(r"^(pipe|socket|anon_inode|net|mnt|pid|user|uts|ipc|cgroup|time):", target or "")
+    key = (found.st_dev, found.st_ino)
+    entry = {"info": fdinfo_details(info)}
+    if kind and kind.group(1) in ("pipe", "socket"):
+        entry["what"] = names.of(kind.group(1), key)
+    else:
+        entry["what"] = target
+    if not stat.S_ISSOCK(found.st_mode) and not stat.S_ISFIFO(found.st_mode):
+        entry["mode"] = oct(found.st_mode)
+    entry["description"] = descriptions.of(pid, number, key)
+    copy = syscall("pidfd_getfd", pidfd, number, 0)
+    if copy >= 0:
+        try:
+            if stat.S_ISSOCK(found.st_mode):
+                entry["socket"] = socket_details(copy)
+            elif stat.S_ISFIFO(found.st_mode):
+                entry["pipe"] = {"size": fcntl.fcntl(copy, 1032), "queued": queue_length(copy)}
+            elif target.startswith("/memfd:"):
+                entry["seals"] = fcntl.fcntl(copy, 1034)
+            entry["owner"] = fcntl.fcntl(copy, fcntl.F_GETOWN)
+            entry["signal"] = fcntl.fcntl(copy, 11)
+        except OSError:
+            pass
+        os.close(copy)
+    return entry
+
+
+def descriptors_of(pid, names, descriptions):
+    """{number: descriptor}"""
+    try:
+        numbers = sorted(map(int, os.listdir(f"/proc/{pid}/fd")))
+    except OSError:
+        return {}
+    pidfd = syscall("pidfd_open", pid, 0)
+    found = {}
+    for number in numbers:
+        entry = descriptor(pid, number, pidfd, names, descriptions)
+        if entry:
+            found[number] = entry
+    if pidfd >= 0:
+        os.close(pidfd)
+    return found
+
+
+def digest(path):
+    """A hash of a file's content, for what is too long to print."""
+    return hashlib.sha256(read(path).encode()).hexdigest()[:16]
+
+
+def namespace_of(pid, name, names):
+    """"ours", or the order of appearance among the tree's."""
+    target = link(f"/proc/{pid}/ns/{name}")
+    kind = name.replace("_for_children", "")
+    if target == link(f"/proc/self/ns/{kind}"):
+        return "ours"
+    return names.of(f"{kind}-namespace", target)
+
+
+def process(pid, names, descriptions, others):
+    """All of one process."""
+    stat_read = proc.stat_fields(pid)
+    if not stat_read:
+        return None
+    comm, fields = stat_read
+    base = f"/proc/{pid}"
+    found = {"comm": comm, "state": state_of(fields[0])}
+    for name, index in STAT_FIELDS.items():
+        found[name] = fields[index - 3]
+    found["namespaces"] = {name: namespace_of(pid, name, names) for name in NAMESPACES}
+    found.update(status_of(f"{base}/status", PROCESS_STATUS))
+    if fields[0] == "Z":
+        found["exit_code"] = fields[52 - 3]
+    found["threads"] = threads_of(pid)
+    for name in ("exe", "cwd", "root"):
+        found[name] = link(f"{base}/{name}")
+    for name in ("cmdline", "environ", "auxv"):
+        found[name] = digest(f"{base}/{name}")
+    for name in ("oom_score_adj", "personality", "coredump_filter", "loginuid", "setgroups"):
+        found[name] = read(f"{base}/{name}").strip()
+    found["limits"] = {line[:26].strip(): " ".join(line[26:68].split())
+                       for line in read(f"{base}/limits").splitlines()[1:]}
+    found["timers"] = re.sub(r"\d+/\d+$", "", read(f"{base}/timers"), flags=re.M).splitlines()
+    found["shares"] = {
+        name: [other for other in others if syscall("kcmp", pid, other, number, 0, 0) == 0]
+        for name, number in (("memory", KCMP_VM), ("files", KCMP_FILES), ("fs", KCMP_FS))}
+    found["maps"] = mappings_of(pid, names)
+    found["fds"] = descriptors_of(pid, names, descriptions)
+    return found
+
+
+def take(root):
+    """{pid: process} of the tree below root; the root's parent is not part of it."""
+    names, descriptions = Names(), Descriptions()
+    pids = sorted(proc.tree(root))
+    found = {}
+    for index, pid in enumerate(pids):
+        entry = process(pid, names, descriptions, pids[:index])
+        if entry:
+            found[pid] = entry
+    if root in found:
+        del found[root]["ppid"]
+    return found
+
+
+def compare(before, after, where=""):
+    """The differences as texts: "3071 fds 5 info: [...] -> [...]"."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        differences = []
+        for key in list(before) + [key for key in after if key not in before]:
+            place = f"{where} {key}".strip()
+            if key not in after:
+                differences.append(f"{place}: {before[key]} -> gone")
+            elif key not in before:
+                differences.append(f"{place}: new: {after[key]}")
+            else:
+                differences += compare(before[key], after[key], place)
+        return differences
+    return [] if before == after else [f"{where}: {before} -> {after}"]

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: MIT
+"""Processes seen from outside: waiting, reaping, killing."""
+import ctypes
+import os
+import signal
+import time
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+class Timeout(Exception):
+    """Something did not happen in time."""
+
+
+def become_subreaper():
+    """Orphans of the tests become our children: nobody else reaps them in time."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
+
+
+def read(path, default=""):
+    """The text of a file, or the default if it is gone."""
+    try:
+        with open(path, "rb") as file:
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return default
+
+
+def stat_fields(pid):
+    """(comm, the fields of /proc/PID/stat from the state on), or None."""
+    text = read(f"/proc/{pid}/stat")
+    if not text:
+        return None
+    head, _, tail = text.rpartition(")")
+    return head.partition("(")[2], tail.split()
+
+
+def parents():
+    """{pid: ppid} of everything that is visible."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            stat = stat_fields(name)
+            if stat:
+                found[int(name)] = int(stat[1][1])
+    return found
+
+
+def tree(root):
+    """The pids of a tree, parents first."""
+    children = {}
+    for pid, ppid in sorted(parents().items()):
+        children.setdefault(ppid, []).append(pid)
+    found, todo = [], [root]
+    while todo:
+        pid = todo.pop(0)
+        found.append(pid)
+        todo += children.get(pid, [])
+    return found
+
+
+def reap(keep=()):
+    """Collects dead children, those of `keep` excepted (someone else waits for them)."""
+    me = os.getpid()
+    for pid, ppid in parents().items():
+        if ppid == me and pid not in keep:
+            try:
+                os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                pass
+
+
+def wait_until(what, condition, seconds=20.0, step=0.005):
+    """Polls until condition() is true and returns its value."""
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise Timeout(f"after {seconds:g} s: {what}")
+        time.sleep(step)
+
+
+def exists(pid):
+    """Is there a process, dead ones waiting to be reaped excepted?"""
+    stat = stat_fields(pid)
+    if stat and stat[1][0] == "Z" and int(stat[1][1]) == os.getpid():
+        reap()
+        stat = stat_fields(pid)
+    return stat is not None
+
+
+def wait_gone(pids, seconds=20.0):
+    """Waits until none of the pids exists."""
+    wait_until(f"processes {sorted(pids)} are still there",
+               lambda: not any(exists(pid) for pid in pids), seconds)
+
+
+def kill_tree(root):
+    """SIGKILLs a tree of ours and waits until it is gone."""
+    pids = tree(root) if exists(root) else []
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    wait_gone(pids)
+
+
+def states(root):
+    """{tid: (state, tracer)} of every thread of a tree."""
+    found = {}
+    for pid in tree(root):
+        try:
+            tids = os.listdir(f"/proc/{pid}/task")
+        except OSError:
+            continue
+        for tid in tids:
+            status = dict(line.split(":\t", 1)
+                          for line in read(f"/proc/{pid}/task/{tid}/status").splitlines()
+                          if ":\t" in line)
+            if status:
+                found[int(tid)] = (status["State"][0], int(status["TracerPid"]))
+    return found

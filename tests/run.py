@@ -1,0 +1,54 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+"""Runs the tests, stage by stage; see tests/README.md. scripts/test is the way to call it."""
+import argparse
+import importlib
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from lib import context, proc, report  # pylint: disable=wrong-import-position
+
+STAGES = ("lint", "build", "unit", "scenario", "switch_off", "refuse", "image", "plugin", "fault", "kill",
+          "apps")
+
+
+def arguments():
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer repeats, fewer builds")
+    parser.add_argument("--only", metavar="PATTERN", help="tests whose name has (or matches) PATTERN")
+    parser.add_argument("--stage", action="append", choices=STAGES, help="only these stages")
+    parser.add_argument("--build", default=context.SOURCE / "build", help="directory of the builds")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="for random choices")
+    parser.add_argument("--list", action="store_true", help="print the names and run nothing")
+    return parser.parse_args()
+
+
+def main():
+    """See above."""
+    args = arguments()
+    if os.geteuid():
+        sys.exit("the tests need root")
+    proc.become_subreaper()
+    run = context.Context(args.build, args.quick, args.seed)
+    results = report.Report(args.only)
+    print(f"seed {args.seed}", flush=True)
+    for stage in args.stage or STAGES:
+        module = importlib.import_module(f"stages.{stage}")
+        for name, function in module.tests(run):
+            if args.list:
+                print(name)
+                continue
+            results.run(name, function)
+        if stage == "build" and any(name == "build/release" for name in results.failed):
+            print("without a build there is nothing to test")
+            break
+    return 0 if args.list else results.summary()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,457 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test: only=refuse
+ *
+ * Trees that ckpt refuses: `refuse MODE[,MODE...] DIR` holds one object of each mode, `refuse
+ * --list` prints every mode with a regular expression that the blocker must match.
+ */
+#include "victim.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/io_uring.h>
+#include <linux/seccomp.h>
+#include <mqueue.h>
+#include <pty.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/fanotify.h>
+#include <sys/file.h>
+#include <sys/inotify.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/shm.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static int fds_at_start;
+static pid_t children[16];
+static size_t n_children;
+
+static void adopt(pid_t pid)
+{
+	children[n_children++] = pid;
+}
+
+static pid_t child(void)
+{
+	pid_t pid = MUST(fork());
+	if (pid == 0)
+		MUST(prctl(PR_SET_PDEATHSIG, SIGKILL));
+	return pid;
+}
+
+static _Noreturn void sleep_forever(void)
+{
+	for (;;)
+		pause();
+}
+
+static int temporary_file(const char *name)
+{
+	return MUST(open(victim_path(name), O_RDWR | O_CREAT, 0644));
+}
+
+static void inotify(void)
+{
+	int fd = MUST(inotify_init1(0));
+	MUST(inotify_add_watch(fd, victim_dir(), IN_DELETE));
+}
+
+static void fanotify(void)
+{
+	MUST(fanotify_init(FAN_CLASS_NOTIF, O_RDONLY));
+}
+
+static struct sockaddr_in loopback(void)
+{
+	return (struct sockaddr_in){ .sin_family = AF_INET,
+				     .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+}
+
+static void tcp_established(void)
+{
+	struct sockaddr_in address = loopback();
+	socklen_t length = sizeof(address);
+	int server = MUST(socket(AF_INET, SOCK_STREAM, 0));
+	MUST(bind(server, (void *)&address, length));
+	MUST(listen(server, 1));
+	MUST(getsockname(server, (void *)&address, &length));
+	int client = MUST(socket(AF_INET, SOCK_STREAM, 0));
+	MUST(connect(client, (void *)&address, length));
+	MUST(accept(server, NULL, NULL));
+}
+
+static void udp(void)
+{
+	struct sockaddr_in address = loopback();
+	int fd = MUST(socket(AF_INET, SOCK_DGRAM, 0));
+	MUST(bind(fd, (void *)&address, sizeof(address)));
+}
+
+static void raw_socket(void)
+{
+	MUST(socket(AF_INET, SOCK_RAW, IPPROTO_ICMP));
+}
+
+static void netlink(void)
+{
+	MUST(socket(AF_NETLINK, SOCK_RAW, 0));
+}
+
+static void packet(void)
+{
+	MUST(socket(AF_PACKET, SOCK_RAW, 0));
+}
+
+static void memfd(void)
+{
+	MUST(memfd_create("refused", 0));
+}
+
+static void pty(void)
+{
+	int master, slave;
+	MUST(openpty(&master, &slave, NULL, NULL, NULL));
+}
+
+static void fifo(void)
+{
+	char *path = victim_path("fifo");
+	MUST(mkfifo(path, 0600));
+	MUST(open(path, O_RDWR));
+}
+
+static void deleted_file(void)
+{
+	temporary_file("deleted");
+	MUST(unlink(victim_path("deleted")));
+}
+
+static void flock_lock(void)
+{
+	MUST(flock(temporary_file("flock"), LOCK_EX));
+}
+
+static void posix_lock(void)
+{
+	struct flock lock = { .l_type = F_WRLCK, .l_len = 10 };
+	MUST(fcntl(temporary_file("posix-lock"), F_SETLK, &lock));
+}
+
+static void ofd_lock(void)
+{
+	struct flock lock = { .l_type = F_WRLCK, .l_len = 10 };
+	MUST(fcntl(temporary_file("ofd-lock"), F_OFD_SETLK, &lock));
+}
+
+static void lease(void)
+{
+	close(temporary_file("lease"));
+	MUST(fcntl(MUST(open(victim_path("lease"), O_RDONLY)), F_SETLEASE, F_RDLCK));
+}
+
+static void userfaultfd(void)
+{
+	if (syscall(SYS_userfaultfd, 0) < 0)
+		victim_skip("userfaultfd: %s", strerror(errno));
+}
+
+static void io_uring(void)
+{
+	struct io_uring_params params = { 0 };
+	if (syscall(SYS_io_uring_setup, 4, &params) < 0)
+		victim_skip("io_uring: %s", strerror(errno));
+}
+
+static void signal_fd(void)
+{
+	sigset_t set;
+	sigemptyset(&set);
+	sigaddset(&set, SIGUSR2);
+	MUST(signalfd(-1, &set, 0));
+}
+
+static void pid_fd(void)
+{
+	MUST(syscall(SYS_pidfd_open, getpid(), 0));
+}
+
+static void path_fd(void)
+{
+	MUST(open(victim_dir(), O_PATH));
+}
+
+static void message_queue(void)
+{
+	char name[64];
+	snprintf(name, sizeof(name), "/ckpt-refuse-%d", getpid());
+	MUST(mq_open(name, O_RDWR | O_CREAT, 0600, NULL));
+	mq_unlink(name);
+}
+
+static void owner(void)
+{
+	int ends[2];
+	MUST(pipe(ends));
+	MUST(fcntl(ends[0], F_SETOWN, getpid()));
+}
+
+static void epoll_stale(void)
+{
+	struct epoll_event event = { .events = EPOLLIN };
+	int ends[2], epoll = MUST(epoll_create1(0));
+	MUST(pipe(ends));
+	int kept = MUST(dup(ends[0]));
+	(void)kept;
+	MUST(epoll_ctl(epoll, EPOLL_CTL_ADD, ends[0], &event));
+	close(ends[0]);
+}
+
+static void sysv_shm(void)
+{
+	int id = MUST(shmget(IPC_PRIVATE, 4096, 0600));
+	void *at = shmat(id, NULL, 0);
+	shmctl(id, IPC_RMID, NULL);
+	if (at == (void *)-1)
+		victim_die("shmat: %s", strerror(errno));
+}
+
+static void seccomp(void)
+{
+	struct sock_filter allow = { .code = BPF_RET, .k = SECCOMP_RET_ALLOW };
+	struct sock_fprog program = { .len = 1, .filter = &allow };
+	MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+	MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+}
+
+/* A child in a namespace of its own; a pipe tells that it is there. */
+static void namespaced(int flag)
+{
+	int ends[2];
+	char byte = 0;
+	MUST(pipe(ends));
+	pid_t pid = child();
+	if (pid == 0) {
+		byte = unshare(flag) < 0 ? (char)errno : 0;
+		MUST(write(ends[1], &byte, 1));
+		close(ends[0]);
+		close(ends[1]);
+		sleep_forever();
+	}
+	adopt(pid);
+	MUST(read(ends[0], &byte, 1));
+	close(ends[0]);
+	close(ends[1]);
+	if (byte)
+		victim_skip("unshare: %s", strerror(byte));
+}
+
+static void net_namespace(void)
+{
+	namespaced(CLONE_NEWNET);
+}
+
+static void mount_namespace(void)
+{
+	namespaced(CLONE_NEWNS);
+}
+
+static void user_namespace(void)
+{
+	namespaced(CLONE_NEWUSER);
+}
+
+static void uts_namespace(void)
+{
+	namespaced(CLONE_NEWUTS);
+}
+
+static void ipc_namespace(void)
+{
+	namespaced(CLONE_NEWIPC);
+}
+
+static void cgroup_namespace(void)
+{
+	namespaced(CLONE_NEWCGROUP);
+}
+
+static void tracee(void)
+{
+	int ends[2];
+	char byte = 0;
+	MUST(pipe(ends));
+	pid_t pid = child();
+	if (pid == 0) {
+		MUST(ptrace(PTRACE_TRACEME, 0, 0, 0));
+		MUST(write(ends[1], &byte, 1));
+		close(ends[0]);
+		close(ends[1]);
+		sleep_forever();
+	}
+	adopt(pid);
+	MUST(read(ends[0], &byte, 1));
+	close(ends[0]);
+	close(ends[1]);
+}
+
+/* The reader is adopted by whoever started us; it ends with the pipe. */
+static void pipe_outside(void)
+{
+	int ends[2], status;
+	MUST(pipe(ends));
+	pid_t between = MUST(fork());
+	if (between == 0) {
+		if (MUST(fork()) == 0) {
+			char byte;
+			close(ends[1]);
+			_exit(read(ends[0], &byte, 1) < 0);
+		}
+		_exit(0);
+	}
+	MUST(waitpid(between, &status, 0));
+	close(ends[0]);
+}
+
+static void posix_timer(void)
+{
+	timer_t timer;
+	struct sigevent event = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGRTMIN };
+	MUST(timer_create(CLOCK_MONOTONIC, &event, &timer));
+}
+
+static int sleeping_child(void *unused)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	sleep_forever();
+}
+
+static void sharing(int flags)
+{
+	size_t size = 1 << 16;
+	char *stack = mmap(NULL, size, PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+	if (stack == MAP_FAILED)
+		victim_die("mmap: %s", strerror(errno));
+	adopt(MUST(clone(sleeping_child, stack + size, flags | SIGCHLD, NULL)));
+}
+
+static void shared_files(void)
+{
+	sharing(CLONE_FILES);
+}
+
+static void shared_fs(void)
+{
+	sharing(CLONE_FS);
+}
+
+static void shared_memory(void)
+{
+	sharing(CLONE_VM);
+}
+
+/* The whole victim moves into a child that is not the leader of its session. */
+static void session_outside(void)
+{
+	pid_t pid = MUST(fork());
+	if (pid == 0) {
+		MUST(prctl(PR_SET_PDEATHSIG, SIGKILL));
+		return;
+	}
+	int status;
+	waitpid(pid, &status, 0);
+	_exit(0);
+}
+
+static const struct mode {
+	const char *name;
+	void (*make)(void);
+	const char *blocker; /* an extended regular expression for object and reason */
+} modes[] = {
+	{ "inotify", inotify, "inotify" },
+	{ "fanotify", fanotify, "fanotify" },
+	{ "tcp-established", tcp_established, "(established|connected|TCP)" },
+	{ "udp", udp, "(UDP|udp|dgram|datagram)" },
+	{ "raw-socket", raw_socket, "(raw|RAW)" },
+	{ "netlink", netlink, "(netlink|NETLINK)" },
+	{ "packet", packet, "(packet|PACKET)" },
+	{ "memfd", memfd, "memfd" },
+	{ "pty", pty, "(pty|pts|ptmx|terminal)" },
+	{ "fifo", fifo, "(fifo|FIFO)" },
+	{ "deleted-file", deleted_file, "deleted" },
+	{ "flock", flock_lock, "(lock|FLOCK)" },
+	{ "posix-lock", posix_lock, "(lock|POSIX)" },
+	{ "ofd-lock", ofd_lock, "(lock|OFD)" },
+	{ "lease", lease, "(lease|LEASE|lock)" },
+	{ "userfaultfd", userfaultfd, "userfaultfd" },
+	{ "io-uring", io_uring, "io_uring" },
+	{ "signalfd", signal_fd, "signalfd" },
+	{ "pidfd", pid_fd, "pidfd" },
+	{ "path-fd", path_fd, "O_PATH" },
+	{ "message-queue", message_queue, "(mqueue|message queue)" },
+	{ "owner", owner, "(F_SETOWN|owner)" },
+	{ "epoll-stale", epoll_stale, "epoll" },
+	{ "sysv-shm", sysv_shm, "(SYSV|System V|sysv)" },
+	{ "seccomp", seccomp, "seccomp" },
+	{ "net-namespace", net_namespace, "net(work)? namespace" },
+	{ "mount-namespace", mount_namespace, "(mnt|mount) namespace" },
+	{ "user-namespace", user_namespace, "user namespace" },
+	{ "uts-namespace", uts_namespace, "(uts|UTS) namespace" },
+	{ "ipc-namespace", ipc_namespace, "(ipc|IPC) namespace" },
+	{ "cgroup-namespace", cgroup_namespace, "cgroup namespace" },
+	{ "tracee", tracee, "(trace|ptrace)" },
+	{ "pipe-outside", pipe_outside, "pipe" },
+	{ "posix-timer", posix_timer, "(POSIX|posix|timer)" },
+	{ "shared-files", shared_files, "(CLONE_FILES|descriptor table|share)" },
+	{ "shared-fs", shared_fs, "(CLONE_FS|share)" },
+	{ "shared-memory", shared_memory, "(CLONE_VM|address space|share|memory)" },
+	{ "session-outside", session_outside, "session" },
+};
+
+static void make(const char *name)
+{
+	for (size_t i = 0; i < sizeof(modes) / sizeof(*modes); i++) {
+		if (!strcmp(modes[i].name, name)) {
+			modes[i].make();
+			return;
+		}
+	}
+	victim_die("no mode %s", name);
+}
+
+static void check(void)
+{
+	CHECK(victim_count_fds() == fds_at_start, "%d descriptors, were %d", victim_count_fds(),
+	      fds_at_start);
+	CHECK(victim_status(getpid(), "TracerPid", 10) == 0, "somebody traces us");
+	for (size_t i = 0; i < n_children; i++)
+		CHECK(kill(children[i], 0) == 0, "child %d is gone", children[i]);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 2 && !strcmp(argv[1], "--list")) {
+		for (size_t i = 0; i < sizeof(modes) / sizeof(*modes); i++)
+			printf("%s\t%s\n", modes[i].name, modes[i].blocker);
+		return 0;
+	}
+	victim_init(argc - 1, argv + 1);
+	for (char *mode = strtok(argv[1], ","); mode; mode = strtok(NULL, ","))
+		make(mode);
+	fds_at_start = victim_count_fds();
+	victim_ready();
+	victim_serve(check);
+}

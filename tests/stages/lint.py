@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: MIT
+"""What can be judged without running anything."""
+import re
+import subprocess
+
+from lib.context import command
+from lib.report import Failure, expect
+
+FILE_LINES, FUNCTION_LINES = 800, 100
+# of a plain C project's kinds of files; the rest (images, licence) carries no SPDX line
+MARKED = {".c", ".h", ".S", ".proto", ".py", ".sh", ".cmake", ".txt", ".conf", ".in", ".map", ".ld",
+          ".lds", ".yml"}
+
+
+def files(context):
+    """What belongs to the repository, new files included."""
+    out = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=context.source,
+                         check=True, capture_output=True, text=True).stdout
+    return [context.source / name for name in out.splitlines()
+            if (context.source / name).is_file()]
+
+
+def c_files(context):
+    """Sources and headers."""
+    return [path for path in files(context) if path.suffix in (".c", ".h")]
+
+
+def scripts(context):
+    """Shell scripts, by their first line."""
+    found = []
+    for path in files(context):
+        with open(path, "rb") as file:
+            first = file.readline(80)
+        if re.match(rb"#!\s*/(usr/)?bin/(env )?(ba)?sh", first):
+            found.append(path)
+    return found
+
+
+def spdx(context, test):
+    """Each file says its licence at its top."""
+    missing = []
+    for path in files(context):
+        with open(path, "rb") as file:
+            top = file.read(400)
+        if (path.suffix in MARKED or top.startswith(b"#!")) and b"SPDX-License-Identifier: MIT" not in top:
+            missing.append(str(path.relative_to(context.source)))
+    test.log("\n".join(missing))
+    expect(not missing, f"no SPDX line: {', '.join(missing)}")
+
+
+def clang_format(context, test):
+    """The formatter decides the layout."""
+    command(test, "clang-format", "--dry-run", "-Werror", *c_files(context))
+
+
+def shellcheck(context, test):
+    """Shell scripts."""
+    command(test, "shellcheck", *scripts(context))
+
+
+def python(context, test):
+    """Python compiles, and its lines are not too long."""
+    paths = [path for path in files(context) if path.suffix == ".py"]
+    for path in paths:
+        text = path.read_text()
+        compile(text, str(path), "exec")
+        long = [n for n, line in enumerate(text.splitlines(), 1) if len(line) > 110]
+        test.log(f"{path}: {len(text.splitlines())} lines")
+        expect(not long, f"{path.name}: line {long[:1]} is too long")
+
+
+def cppcheck(context, test):
+    """Static analysis; the suppressions are those that concern style only."""
+    command(test, "cppcheck", "--quiet", "--std=c11", "--error-exitcode=1", "-j2", "--inline-suppr",
+            "--enable=warning,portability", "--suppress=missingInclude", "--suppress=unknownMacro",
+            "--suppress=nullPointerOutOfMemory", "--suppress=invalidPointerCast",
+            "-D__x86_64__", "-DCKPT_API=", "-I", context.source / "include", "-I", context.source / "core",
+            "-I", context.source / "tests/scenario",
+            *[path for path in c_files(context) if path.suffix == ".c"])
+
+
+def functions(path):
+    """(name, lines) of each function, by the layout that clang-format guarantees."""
+    lines = path.read_text(errors="replace").splitlines()
+    begin, signature = None, ""
+    for number, line in enumerate(lines):
+        if line == "{":
+            begin = number
+            above = [l for l in lines[max(0, number - 4):number] if "(" in l]
+            signature = above[-1] if above else "?"
+        elif line.startswith("}") and begin is not None:
+            match = re.search(r"(\w+)\s*\(", signature)
+            yield (match.group(1) if match else "?"), number - begin + 1
+            begin = None
+
+
+def sizes(context, test):
+    """Nothing grows too long to be read."""
+    bad = []
+    for path in c_files(context):
+        name = path.relative_to(context.source)
+        lines = len(path.read_text(errors="replace").splitlines())
+        if lines > FILE_LINES:
+            bad.append(f"{name} has {lines} lines (at most {FILE_LINES})")
+        bad += [f"{name}: {function}() has {length} lines (at most {FUNCTION_LINES})"
+                for function, length in functions(path) if length > FUNCTION_LINES]
+    test.log("\n".join(bad))
+    if bad:
+        raise Failure("; ".join(bad[:3]))
+
+
+def symbols(context, test):
+    """Library code has no global state: no writable data but what the compiler or protobuf-c makes."""
+    out = command(test, "nm", context.build() / "core" / "libckpt-core.a") if (
+        context.build() / "core" / "libckpt-core.a").exists() else command(
+            test, "nm", context.build() / "libckpt.so")
+    writable = [line.split()[-1] for line in out.splitlines()
+                if re.match(r"^[0-9a-f]+ [bBdDC] ", line)]
+    allowed = re.compile(r"__descriptor|__field_|__init|completed|_DYNAMIC|__dso_handle|__TMC_END__"
+                         r"|GLOBAL_OFFSET|frame_dummy|do_global_dtors|__bss_start|_edata|_end")
+    left = sorted(name for name in writable if not allowed.search(name))
+    test.log(" ".join(left))
+    expect(not left, f"mutable globals in the library: {', '.join(left)}")
+
+
+def tests(context):
+    """See the functions."""
+    for function in (spdx, clang_format, shellcheck, python, cppcheck, sizes):
+        name = function.__name__.replace("_", "-")
+        yield f"lint/{name}", lambda test, function=function: function(context, test)
