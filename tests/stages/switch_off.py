@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: MIT
+"""Every feature proves that it is needed: with it switched off a tree that uses it is refused, and if the
+loss is allowed, what comes back must fail its check or differ from outside. A feature without a row in
+tests/switch-off/matrix is a failed test, and so is a row without its feature."""
+from lib import ckpt as codes
+from lib import inventory, proc, roundtrip
+from lib.report import Failure, expect
+from lib.victim import Victim
+from stages.scenario import directives, settings
+
+
+def matrix(context):
+    """[(feature, scenario, how)]"""
+    rows = []
+    path = context.source / "tests" / "switch-off" / "matrix"
+    for line in path.read_text().splitlines():
+        words = line.partition("#")[0].split()
+        if words:
+            rows.append((words[0], words[1], words[2] if len(words) > 2 else "lost"))
+    return rows
+
+
+def features(context, test):
+    """The features of all plugins that are loaded, as "plugin.feature"."""
+    plugins = context.ckpt().run(test, "plugins", "--json").json()["plugins"]
+    return {f"{plugin['name']}.{feature['name']}"
+            for plugin in plugins for feature in plugin.get("features", [])}
+
+
+def covered(context, test):
+    """Plugins and matrix have the same features."""
+    there, listed = features(context, test), {row[0] for row in matrix(context)}
+    expect(not there - listed, f"no row for {', '.join(sorted(there - listed))}")
+    expect(not listed - there, f"no such feature: {', '.join(sorted(listed - there))}")
+    return f"{len(there)} features"
+
+
+def refused(context, test, victim, feature):
+    """Without the feature the dump is refused, naming it, and the victim goes on."""
+    run = context.ckpt().dump(test, victim.pid, test.dir / "refused", "--without", feature, "--json",
+                              code=codes.REFUSED)
+    plugin, _, name = feature.partition(".")
+    named = [item for item in run.json().get("blockers", [])
+             if item.get("plugin") == plugin and item.get("feature") == name]
+    expect(named, f"no blocker names {feature}: {run.json().get('blockers')}")
+    victim.check("refused")
+
+
+def lost(context, test, victim, feature, ignore):
+    """With the loss allowed, the copy must not pass for the original; returns what gave it away."""
+    options = ("--without", feature, "--allow-loss", feature)
+    image = test.dir / "image"
+    before, pids = inventory.take(victim.pid), proc.tree(victim.pid)
+    context.ckpt().dump(test, victim.pid, image, *options)
+    proc.wait_gone(pids)
+    try:
+        victim.pid = context.ckpt().restore(test, image, *options)
+    except Failure as failure:
+        return f"restore: {failure}"
+    try:
+        roundtrip.compare(test, before, inventory.take(victim.pid), "restored", ignore)
+    except Failure as failure:
+        return str(failure)
+    answer = victim.ask(5)
+    if answer != f"ok {victim.checks}":
+        return f"check: {answer}"
+    raise Failure(f"without {feature} nothing is missing")
+
+
+def row(context, test, feature, scenario, how):
+    """One row: "lost", or "required" where going on without is impossible whatever one allows."""
+    victim = Victim(test, context.scenario(scenario))
+    victim.check("built")
+    refused(context, test, victim, feature)
+    if how == "required":
+        context.ckpt().dump(test, victim.pid, test.dir / "image", "--without", feature, "--allow-loss",
+                            feature, code=codes.REFUSED)
+        victim.check("refused")
+        return "required"
+    marks = directives(context.source / "tests" / "scenario" / f"{scenario}.c")
+    return lost(context, test, victim, feature, settings(marks)["ignore"])[:150]
+
+
+def tests(context):
+    """The coverage, and each row."""
+    yield "switch-off/every-feature", lambda test: covered(context, test)
+    for feature, scenario, how in matrix(context):
+        yield (f"switch-off/{feature}/{scenario}",
+               lambda test, feature=feature, scenario=scenario, how=how:
+               row(context, test, feature, scenario, how))

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Makes one system call of a program fail:
+ *
+ *	fault [-n N] [-e ERRNO] [-s NAME] [-o FILE] -- PROGRAM ARGS...
+ *
+ * runs PROGRAM and lets its N-th system call (its N-th call of NAME with -s) return ERRNO (a
+ *number, EIO without -e) without being made. Writes "CALLS NAME", the number of calls seen and the
+ *name of the failed one ("-": none was), to FILE. Ends as the program does.
+ *
+ * Only the main thread is followed: what ckpt forks becomes its own tracee, and there can be one
+ *tracer.
+ */
+#include <errno.h>
+#include <seccomp.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/user.h>
+#include <sys/wait.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+struct plan {
+	unsigned long position;
+	long error;
+	int nr; /* -1: any */
+	const char *output;
+};
+
+struct seen {
+	unsigned long calls;
+	long failed; /* number of the call, -1: none yet */
+	bool failing;
+};
+
+static _Noreturn void die(const char *what)
+{
+	fprintf(stderr, "fault: %s: %s\n", what, strerror(errno));
+	exit(125);
+}
+
+static _Noreturn void usage(void)
+{
+	fputs("usage: fault [-n N] [-e ERRNO] [-s SYSCALL] [-o FILE] -- PROGRAM ARGS...\n", stderr);
+	exit(125);
+}
+
+static struct plan parse(int argc, char **argv)
+{
+	struct plan plan = { .error = EIO, .nr = -1 };
+	for (int c; (c = getopt(argc, argv, "+n:e:s:o:")) != -1;) {
+		switch (c) {
+		case 'n':
+			plan.position = strtoul(optarg, NULL, 10);
+			break;
+		case 'e':
+			plan.error = strtol(optarg, NULL, 10);
+			break;
+		case 's':
+			plan.nr = seccomp_syscall_resolve_name(optarg);
+			if (plan.nr == __NR_SCMP_ERROR)
+				usage();
+			break;
+		case 'o':
+			plan.output = optarg;
+			break;
+		default:
+			usage();
+		}
+	}
+	if (optind == argc)
+		usage();
+	return plan;
+}
+
+static pid_t start(char **argv)
+{
+	pid_t pid = fork();
+	if (pid < 0)
+		die("fork");
+	if (pid == 0) {
+		ptrace(PTRACE_TRACEME, 0, 0, 0);
+		raise(SIGSTOP);
+		execvp(argv[0], argv);
+		die(argv[0]);
+	}
+	int status;
+	if (waitpid(pid, &status, 0) != pid || !WIFSTOPPED(status))
+		die("waitpid");
+	if (ptrace(PTRACE_SETOPTIONS, pid, 0,
+		   PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACEEXEC | PTRACE_O_EXITKILL) < 0)
+		die("PTRACE_SETOPTIONS");
+	return pid;
+}
+
+/* A call that ends the program, or that is no call, cannot fail. */
+static bool can_fail(long nr)
+{
+	return nr != SYS_exit && nr != SYS_exit_group && nr != SYS_rt_sigreturn && nr != SYS_execve;
+}
+
+static void on_syscall(pid_t pid, const struct plan *plan, struct seen *seen)
+{
+	struct __ptrace_syscall_info info;
+	if (ptrace(PTRACE_GET_SYSCALL_INFO, pid, sizeof(info), &info) < 0)
+		return;
+	if (info.op == PTRACE_SYSCALL_INFO_EXIT) {
+		if (seen->failing)
+			ptrace(PTRACE_POKEUSER, pid, offsetof(struct user_regs_struct, rax),
+			       -plan->error);
+		seen->failing = false;
+		return;
+	}
+	long nr = (long)info.entry.nr;
+	if (info.op != PTRACE_SYSCALL_INFO_ENTRY || (plan->nr >= 0 && nr != plan->nr))
+		return;
+	seen->calls++;
+	if (seen->calls != plan->position || !can_fail(nr))
+		return;
+	ptrace(PTRACE_POKEUSER, pid, offsetof(struct user_regs_struct, orig_rax), -1L);
+	seen->failing = true;
+	seen->failed = nr;
+}
+
+static int follow(pid_t pid, const struct plan *plan, struct seen *seen)
+{
+	int signal = 0;
+	for (;;) {
+		int status;
+		if (ptrace(PTRACE_SYSCALL, pid, 0, signal) < 0 && errno != ESRCH)
+			die("PTRACE_SYSCALL");
+		if (waitpid(pid, &status, 0) != pid)
+			die("waitpid");
+		if (!WIFSTOPPED(status))
+			return status;
+		signal = 0;
+		if (WSTOPSIG(status) == (SIGTRAP | 0x80))
+			on_syscall(pid, plan, seen);
+		else if (!(status >> 16))
+			signal = WSTOPSIG(status);
+	}
+}
+
+static void write_report(const char *path, const struct seen *seen)
+{
+	char *name = seen->failed < 0 ? NULL
+				      : seccomp_syscall_resolve_num_arch(SCMP_ARCH_NATIVE,
+									 (int)seen->failed);
+	FILE *file = fopen(path, "w");
+	if (!file)
+		die(path);
+	fprintf(file, "%lu %s\n", seen->calls, name ? name : "-");
+	fclose(file);
+	free(name);
+}
+
+int main(int argc, char **argv)
+{
+	struct plan plan = parse(argc, argv);
+	struct seen seen = { .failed = -1 };
+	int status = follow(start(argv + optind), &plan, &seen);
+	if (plan.output)
+		write_report(plan.output, &seen);
+	if (WIFSIGNALED(status)) {
+		signal(WTERMSIG(status), SIG_DFL);
+		raise(WTERMSIG(status));
+	}
+	return WEXITSTATUS(status);
+}
