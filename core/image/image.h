@@ -27,6 +27,9 @@ struct image_section {
 	const struct ckpt_field_rule *rules;
 	struct image_record *records;
 	size_t n, cap;
+	struct image_index *index; /* per type: its records */
+	size_t n_types;
+	const char *recursive; /* a type that contains itself, which is refused; or NULL */
 };
 
 struct image_store {
@@ -69,7 +72,13 @@ struct image_writer;
 int image_create(const char *dir, bool force, struct image_writer **out, struct ckpt_error *err);
 int image_writer_pages(struct image_writer *w, const char *name, struct ckpt_pages **out,
 		       struct ckpt_error *err);
-/* Write all sections, sync all files, write and rename the manifest, sync the directory. */
+/* Pages that go nowhere, for a run without a writer; not to be freed. */
+struct ckpt_pages *image_pages_discard(void);
+/*
+ * Write all sections (with their version if that is set), sync all files, write
+ * and rename the manifest, sync the directory. Fills in info's uuid, and of its
+ * other fields those that are NULL or 0, as they are here and now.
+ */
 int image_commit(struct image_writer *w, const struct image_store *st, struct image_info *info,
 		 uint64_t *bytes, struct ckpt_error *err);
 /* Free; without a commit everything that was written is removed. NULL is fine. */
@@ -87,13 +96,20 @@ void image_reader_free(struct image_reader *r);
 const struct image_info *image_reader_info(const struct image_reader *r);
 /* Names and versions of the plugins that wrote sections; NULL ends. */
 const char *image_reader_plugin(const struct image_reader *r, size_t i, const char **version);
-/* Decode the plugin's file into its section (as added to the store). */
+/*
+ * Decode the plugin's file into its section (as added to the store, without
+ * records); sets its version. -ENOENT if the image has no such file.
+ */
 int image_load(struct image_reader *r, struct image_section *sec, struct ckpt_error *err);
 int image_reader_pages(struct image_reader *r, const char *name, int *fd, uint64_t *size,
 		       struct ckpt_error *err);
 
 /* ---- walking ------------------------------------------------------------------ */
 
+/*
+ * "plugin.type ID" and indented "field: value" lines; zero and absent fields are
+ * left out. Fields declared fixed32 and fixed64 are shown in hexadecimal.
+ */
 void image_print_text(const struct image_section *sec, FILE *out);
 /* A JSON array of {"type", "record"} objects; no trailing newline. */
 void image_print_json(const struct image_section *sec, FILE *out);
@@ -103,7 +119,10 @@ void json_string(FILE *out, const char *s);
 /*
  * Compare two sections of one plugin, record by record, by the descriptors and
  * rules. fn is called for each difference; before or after is NULL where a
- * record or element is missing. `diff_mode`: also fields marked CKPT_EQ_DIFF.
+ * record or element is missing, and field is "" if it is a whole record. Records
+ * are paired by type and id, those without an id by their order. `diff_mode`:
+ * also fields marked CKPT_EQ_DIFF. Returns the number of differences, SIZE_MAX
+ * when out of memory.
  */
 typedef void (*image_diff_fn)(void *arg, const char *where, const char *field, const char *before,
 			      const char *after);

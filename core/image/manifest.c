@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: MIT */
+/* Reading the manifest. It proves itself; the files that it lists are the reader's. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "image/internal.h"
+
+#define FILE_NAME    "manifest.img"
+#define MANIFEST_MAX ((uint64_t)IMAGE_PAYLOAD_MAX + 4096)
+
+void image_uuid_text(const uint8_t uuid[16], char text[40])
+{
+	char *p = text;
+
+	for (int i = 0; i < 16; i++)
+		p += sprintf(p, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+			     uuid[i]);
+}
+
+static int decode(const uint8_t *data, size_t len, Image__Manifest **out, uint8_t uuid[16],
+		  struct ckpt_error *err)
+{
+	size_t n, budget = IMAGE_MEMORY_MAX;
+	struct frame_reader fr;
+	ProtobufCMessage *msg;
+	const uint8_t *payload;
+	uint32_t number;
+	const char *why;
+	int r = frame_read_start(&fr, FILE_NAME, data, len, IMAGE_MANIFEST, NULL, err);
+
+	if (r == 0)
+		r = frame_read(&fr, &number, &payload, &n, err);
+	if (r < 0)
+		return r;
+	if (r == 0 || number != IMAGE_FRAME_MANIFEST)
+		return image_bad(err, "%s has no manifest record", FILE_NAME);
+	why = image_decode(&image__manifest__descriptor, payload, n, &budget, &msg);
+	if (why)
+		return image_bad(err, "%s: its record %s", FILE_NAME, why);
+	*out = (Image__Manifest *)msg;
+	memcpy(uuid, fr.header.uuid, sizeof(fr.header.uuid));
+	r = frame_read(&fr, &number, &payload, &n, err);
+	if (r > 0)
+		return image_bad(err, "%s has a second record", FILE_NAME);
+	return r;
+}
+
+static int check_file(const Image__File *f, struct ckpt_error *err)
+{
+	const bool pages = f->kind == IMAGE__FILE__KIND__PAGES;
+
+	if (!image_file_name_ok(f->name))
+		return image_bad(err, "%s lists a file with a name that no image has", FILE_NAME);
+	if (!image_name_ok(f->owner) || (!pages && strcmp(f->owner, IMAGE_MANIFEST) == 0))
+		return image_bad(err, "%s: %s has an owner with a bad name", FILE_NAME, f->name);
+	if (f->size > (pages ? IMAGE_PAGES_MAX : IMAGE_FILE_MAX))
+		return image_bad(err, "%s: %s is too large: %llu bytes", FILE_NAME, f->name,
+				 (unsigned long long)f->size);
+	if (pages && f->size % IMAGE_PAGE)
+		return image_bad(err, "%s: %s does not consist of pages: %llu bytes", FILE_NAME,
+				 f->name, (unsigned long long)f->size);
+	return 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp((*(Image__File *const *)a)->name, (*(Image__File *const *)b)->name);
+}
+
+static int by_owner(const void *a, const void *b)
+{
+	const Image__File *x = *(Image__File *const *)a, *y = *(Image__File *const *)b;
+
+	return x->kind != y->kind ? (x->kind < y->kind ? -1 : 1) : strcmp(x->owner, y->owner);
+}
+
+static int check_unique(const Image__Manifest *m, int (*cmp)(const void *, const void *),
+			struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE Image__File **sorted = calloc(m->n_files + 1, sizeof(*sorted));
+
+	if (!sorted)
+		return ckpt_fail_sys(err, ENOMEM, "%s", FILE_NAME);
+	for (size_t i = 0; i < m->n_files; i++)
+		sorted[i] = m->files[i];
+	qsort(sorted, m->n_files, sizeof(*sorted), cmp);
+	for (size_t i = 1; i < m->n_files; i++)
+		if (cmp(&sorted[i - 1], &sorted[i]) == 0)
+			return image_bad(err, "%s lists %s twice", FILE_NAME, sorted[i]->name);
+	return 0;
+}
+
+static int check(const Image__Manifest *m, const uint8_t uuid[16], struct ckpt_error *err)
+{
+	char text[40];
+	int r = 0;
+
+	image_uuid_text(uuid, text);
+	if (strcmp(m->uuid, text) != 0)
+		return image_bad(err, "%s has two different uuids", FILE_NAME);
+	if (m->root_pid < 0)
+		return image_bad(err, "%s has a bad root pid: %d", FILE_NAME, m->root_pid);
+	if (m->n_files > IMAGE_FILES_MAX)
+		return image_bad(err, "%s lists more than %u files", FILE_NAME, IMAGE_FILES_MAX);
+	for (size_t i = 0; r == 0 && i < m->n_files; i++)
+		r = check_file(m->files[i], err);
+	if (r == 0)
+		r = check_unique(m, by_name, err);
+	if (r == 0)
+		r = check_unique(m, by_owner, err);
+	return r;
+}
+
+int image_manifest_read(int dir, Image__Manifest **out, uint8_t uuid[16], struct ckpt_error *err)
+{
+	IMAGE_AUTO_MANIFEST Image__Manifest *m = NULL;
+	CKPT_AUTO_FREE uint8_t *buf = NULL;
+	size_t len;
+	int r = image_file_slurp(dir, FILE_NAME, MANIFEST_MAX, &buf, &len, err);
+
+	if (r == 0)
+		r = decode(buf, len, &m, uuid, err);
+	if (r == 0)
+		r = check(m, uuid, err);
+	if (r < 0)
+		return r;
+	*out = m;
+	m = NULL;
+	return 0;
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT */
+/* Page files of an image being written. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "image/writer.h"
+
+static bool name_taken(const struct image_writer *w, const char *name)
+{
+	for (size_t i = 0; i < w->n_pages; i++)
+		if (strcmp(w->pages[i]->owner, name) == 0)
+			return true;
+	return false;
+}
+
+static struct ckpt_pages *new_pages(struct image_writer *w)
+{
+	struct ckpt_pages **grown = reallocarray(w->pages, w->n_pages + 1, sizeof(*grown));
+	struct ckpt_pages *p = calloc(1, sizeof(*p));
+
+	if (grown)
+		w->pages = grown;
+	if (p)
+		p->out = calloc(1, sizeof(*p->out));
+	if (grown && p && p->out)
+		return p;
+	if (p)
+		free(p->out);
+	free(p);
+	return NULL;
+}
+
+int image_writer_pages(struct image_writer *w, const char *name, struct ckpt_pages **out,
+		       struct ckpt_error *err)
+{
+	struct ckpt_pages *p;
+	int r;
+
+	if (!image_name_ok(name) || name_taken(w, name))
+		return ckpt_fail(err, EINVAL, "\"%s\" cannot be the name of a new page file", name);
+	if (w->n_pages >= IMAGE_FILES_MAX / 2)
+		return ckpt_fail(err, E2BIG, "more than %u page files", IMAGE_FILES_MAX / 2);
+	p = new_pages(w);
+	if (!p)
+		return ckpt_fail_sys(err, ENOMEM, "page file %s", name);
+	memcpy(p->owner, name, strlen(name) + 1);
+	r = image_writer_file(w, IMAGE__FILE__KIND__PAGES, name, p->out, err);
+	if (r < 0) {
+		if (p->out->hash)
+			image_out_close(p->out);
+		free(p->out);
+		free(p);
+		return r;
+	}
+	w->pages[w->n_pages++] = p;
+	*out = p;
+	return 0;
+}
+
+struct ckpt_pages *image_pages_discard(void)
+{
+	static const struct ckpt_pages discard;
+
+	/* without a file behind, appending only reads it */
+	return (struct ckpt_pages *)&discard;
+}
+
+int ckpt_pages_append(struct ckpt_pages *pages, const void *data, size_t len, uint64_t *offset,
+		      struct ckpt_error *err)
+{
+	static const uint8_t zeros[IMAGE_PAGE];
+	const size_t tail = len % IMAGE_PAGE;
+	struct image_out *o = pages->out;
+	uint64_t at;
+	int r;
+
+	if (!o) {
+		*offset = 0;
+		return 0;
+	}
+	at = o->size;
+	if (len > IMAGE_PAGES_MAX - at)
+		return ckpt_fail(err, E2BIG, "%s would be larger than %llu bytes", o->name,
+				 (unsigned long long)IMAGE_PAGES_MAX);
+	r = image_out_write(o, data, len, err);
+	if (r == 0 && tail)
+		r = image_out_write(o, zeros, IMAGE_PAGE - tail, err);
+	if (r == 0)
+		*offset = at;
+	return r;
+}
