@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT */
+/* Inside the plugin pid. */
+#ifndef PLUGIN_PID_H
+#define PLUGIN_PID_H
+
+#include <ckpt/plugin.h>
+
+#include "pid.pb-c.h"
+
+enum { PID_REC_NAMESPACE = 1, PID_REC_TASK = 2, PID_REC_LEADER = 3 };
+
+#define PID_OWN_NS 1 /* the namespace that ckpt runs in */
+
+/* The kernel's MAX_PID_NS_LEVEL, with one for the outermost. */
+#define PID_MAX_LEVELS 33
+/* The kernel's PID_MAX_LIMIT. */
+#define PID_LIMIT (4 * 1024 * 1024)
+
+/* ---- reading (nsmap.c, read.c) -------------------------------------------- */
+
+struct pid_ns {
+	uint32_t id, parent, level;
+	uint32_t init; /* task id, 0 until it was seen */
+	uint64_t ino;
+	bool foreign_owner; /* owned by another user namespace than ckpt's */
+};
+
+/* The pid namespaces of a tree, in order of being met; [0] is ckpt's own. */
+struct pid_nsmap {
+	struct pid_ns *ns;
+	size_t n;
+};
+
+int pid_nsmap_init(struct pid_nsmap *m, struct ckpt_error *err);
+void pid_nsmap_free(struct pid_nsmap *m);
+#define PID_AUTO_NSMAP __attribute__((cleanup(pid_nsmap_free)))
+/*
+ * The namespace behind a link like "ns/pid" of a task, met before or not, as an
+ * index. -EXDEV: not below ckpt's own. -ENOENT, -ESRCH: gone.
+ */
+int pid_nsmap_of(struct pid_nsmap *m, const struct ckpt_task *t, const char *link,
+		 struct ckpt_error *err);
+/* Is `b` the namespace `a` or below it? Ids. */
+bool pid_nsmap_covers(const struct pid_nsmap *m, uint32_t a, uint32_t b);
+
+struct pid_numbers {
+	int32_t nr[PID_MAX_LEVELS];
+	size_t n;
+};
+/* A line of numbers of a status text: NSpid, NSpgid, NSsid. */
+int pid_status_numbers(const char *status, const char *key, struct pid_numbers *out);
+/* Path below /proc/PID for one thread; `what` is a file's name. */
+void pid_thread_path(char *buf, size_t size, const struct ckpt_thread *th, const char *what);
+
+/* Parent, group and session of a task, and what else its stat line says. */
+struct pid_stat {
+	int64_t group, session, tty, exit_signal, exit_code;
+};
+int pid_read_stat(const struct ckpt_task *t, struct pid_stat *out, struct ckpt_error *err);
+
+/* An error that only says that the task has gone, in a tree that is not stopped. */
+bool pid_gone(const struct ckpt_run *run, int r);
+
+/* ---- steps ------------------------------------------------------------------ */
+
+int pid_survey(struct ckpt_run *run, struct ckpt_error *err);
+int pid_collect(struct ckpt_run *run, struct ckpt_error *err);
+int pid_plan(struct ckpt_run *run, struct ckpt_error *err);
+int pid_make(struct ckpt_run *run, struct ckpt_error *err);
+int pid_groups(struct ckpt_run *run, struct ckpt_error *err);
+int pid_end(struct ckpt_run *run, struct ckpt_error *err);
+int pid_threads(struct ckpt_run *run, struct ckpt_error *err);
+int pid_children_ns(struct ckpt_run *run, struct ckpt_error *err);
+
+/* ---- the plan (plan.c, makers.c, order.c) ------------------------------------- */
+
+enum pid_kind {
+	PID_TASK,
+	PID_LEADER, /* dead: made for its number, ends when its families stand */
+	PID_MIDDLE, /* a parent that died after forking: made for its children's session */
+};
+
+struct pid_node {
+	uint32_t id;
+	enum pid_kind kind;
+	const Ckpt__Pid__Task *rec; /* PID_TASK */
+	uint32_t ns;		    /* index into plan->ns */
+	const int32_t *pids;	    /* outermost first */
+	size_t n_pids;
+	int32_t own_pids[PID_MAX_LEVELS]; /* PID_MIDDLE: chosen here */
+	int parent;			  /* index of the real parent; -1: ckpt */
+	int maker;			  /* index of who clones it; -1: ckpt */
+	int session, group;		  /* index of the leader; -1: that of ckpt */
+	bool early;			  /* to be made before its maker's setsid */
+	bool made;			  /* while ordering */
+	int born_session, born_group;	  /* while ordering: as inherited */
+	int now_session, now_group;
+	struct ckpt_task *task; /* while restoring */
+};
+
+enum pid_op_kind { PID_OP_MAKE, PID_OP_SUBREAPER, PID_OP_SETSID };
+
+struct pid_op {
+	enum pid_op_kind kind;
+	int node;
+};
+
+struct pid_plan {
+	struct pid_node *nodes; /* tasks in order of their ids, then leaders, then middles */
+	size_t n, n_tasks, cap;
+	const Ckpt__Pid__Namespace **ns;
+	int *inits; /* node of each namespace's first process; -1 for ckpt's own */
+	size_t n_ns;
+	struct pid_op *ops;
+	size_t n_ops;
+};
+
+void pid_plan_free(void *plan);
+/* Index of the init of a namespace (by index); -1 for ckpt's own. */
+int pid_plan_init(const struct pid_plan *p, uint32_t ns);
+/* Is namespace `b` (index) `a` or below it? */
+bool pid_plan_covers(const struct pid_plan *p, uint32_t a, uint32_t b);
+/* "task 3", "dead leader 9" for messages; static storage is the caller's. */
+const char *pid_node_name(const struct pid_node *n, char *buf, size_t size);
+bool pid_leads_session(const struct pid_plan *p, int node);
+/* Who clones whom: fills `maker`, adds middles. Unmet ones are listed. */
+int pid_plan_makers(struct ckpt_run *run, struct pid_plan *p, struct ckpt_error *err);
+/* In which order: fills ops. */
+int pid_plan_order(struct ckpt_run *run, struct pid_plan *p, struct ckpt_error *err);
+/* Are the numbers free on this machine? */
+int pid_plan_numbers(struct ckpt_run *run, struct pid_plan *p, struct ckpt_error *err);
+
+/* Who calls setpgid(2) for a node (itself, or its maker), or one of these. */
+enum { PID_NO_ACTOR = -1, PID_IN_GROUP = -2 };
+int pid_group_actor(const struct pid_plan *p, int node);
+
+#endif

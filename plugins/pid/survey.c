@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: MIT */
+/* What of a tree's ids and families cannot be saved: looked at from outside, refused by name. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+
+#include "pid.h"
+
+#define NS_HINT "that namespace's plugin comes later; run ckpt inside the namespace"
+
+/* Namespaces that a task has to share with ckpt. */
+static const struct {
+	const char *link, *feature;
+} shared_ns[] = {
+	{ "user", "user" }, { "mnt", "mnt" },
+	{ "ipc", "ipc" },   { "net", "net" },
+	{ "uts", "uts" },   { "cgroup", "cgroup-ns" },
+	{ "time", "time" }, { "time_for_children", "time" },
+};
+
+struct survey {
+	struct ckpt_run *run;
+	struct pid_nsmap map;
+	char own[CKPT_ARRAY_SIZE(shared_ns)][64];
+	char *own_cgroup;
+};
+
+static void survey_free(struct survey *s)
+{
+	pid_nsmap_free(&s->map);
+	free(s->own_cgroup);
+}
+
+static int refuse(struct survey *s, const struct ckpt_task *t, const char *feature,
+		  const char *object, const char *reason, const char *hint, bool no_loss)
+{
+	struct ckpt_blocker b = { feature, t, object, reason, hint, no_loss };
+
+	return ckpt_refuse(s->run, &b);
+}
+
+static int read_self(const char *path, char **out, struct ckpt_error *err)
+{
+	CKPT_AUTO_FILE FILE *f = fopen(path, "re");
+	size_t cap = 0;
+
+	*out = NULL;
+	if (!f || getdelim(out, &cap, 0, f) < 0)
+		return ckpt_fail_sys(err, errno ? errno : EIO, "%s", path);
+	return 0;
+}
+
+static int survey_init(struct survey *s, struct ckpt_error *err)
+{
+	int r = pid_nsmap_init(&s->map, err);
+
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(shared_ns); i++) {
+		char path[64];
+		ssize_t len;
+
+		snprintf(path, sizeof(path), "/proc/self/ns/%s", shared_ns[i].link);
+		len = readlink(path, s->own[i], sizeof(s->own[i]) - 1);
+		/* a kernel without that type: then no task has it either */
+		s->own[i][len < 0 ? 0 : len] = 0;
+	}
+	return read_self("/proc/self/cgroup", &s->own_cgroup, err);
+}
+
+/* A thread may leave any namespace but the user's alone; each type is named once a task. */
+static int shared_namespaces(struct survey *s, const struct ckpt_task *t, struct ckpt_error *err)
+{
+	const char *named = "";
+
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(shared_ns); i++) {
+		if (!s->own[i][0] || !strcmp(shared_ns[i].feature, named))
+			continue;
+		for (size_t k = 0; k < t->n_threads; k++) {
+			char what[32], path[64], link[64], object[160];
+			ssize_t len;
+
+			snprintf(what, sizeof(what), "ns/%s", shared_ns[i].link);
+			pid_thread_path(path, sizeof(path), t->threads[k], what);
+			len = t->threads[k]->dead
+				      ? 0
+				      : ckpt_proc_link(t, path, link, sizeof(link), err);
+			if (pid_gone(s->run, (int)len) || t->threads[k]->dead)
+				continue;
+			if (len < 0)
+				return (int)len;
+			if (!strcmp(link, s->own[i]))
+				continue;
+			snprintf(object, sizeof(object), "%s namespace %s", shared_ns[i].link,
+				 link);
+			refuse(s, t, shared_ns[i].feature, object,
+			       "it is not the one that ckpt runs in", NS_HINT, false);
+			named = shared_ns[i].feature;
+			break;
+		}
+	}
+	return 0;
+}
+
+static int pid_namespaces(struct survey *s, const struct ckpt_task *t, struct ckpt_error *err)
+{
+	int at = pid_nsmap_of(&s->map, t, "ns/pid", err);
+	struct pid_ns *ns;
+	char object[64];
+
+	if (pid_gone(s->run, at))
+		return 0;
+	if (at == -EXDEV) {
+		refuse(s, t, "nested-namespaces", "pid namespace",
+		       "it is not below the one that ckpt runs in",
+		       "run ckpt in that namespace or above it", true);
+		return 0;
+	}
+	if (at < 0)
+		return at;
+	ns = &s->map.ns[at];
+	if (ns->level)
+		ckpt_refuse_off(s->run, "nested-namespaces", t, "pid namespace");
+	snprintf(object, sizeof(object), "pid namespace %llu", (unsigned long long)ns->ino);
+	if (ns->foreign_owner)
+		refuse(s, t, "user", object, "it is owned by another user namespace than ckpt's",
+		       NS_HINT, true);
+	return 0;
+}
+
+/* Where a thread's next child would be born: in a namespace whose init is alive, or nowhere. */
+static int children_namespaces(struct survey *s, const struct ckpt_task *t, struct ckpt_error *err)
+{
+	for (size_t k = 0; k < t->n_threads; k++) {
+		struct ckpt_error local = { 0 };
+		char path[64];
+		int at;
+
+		if (t->threads[k]->dead)
+			continue;
+		pid_thread_path(path, sizeof(path), t->threads[k], "ns/pid_for_children");
+		at = pid_nsmap_of(&s->map, t, path, &local);
+		if (at >= 0)
+			continue;
+		if (ckpt_is_live(s->run) && (at == -ESRCH || faccessat(t->procfd, "stat", 0, 0)))
+			continue;
+		if (at == -ENOENT || at == -EXDEV) {
+			refuse(s, t, "nested-namespaces", "pid namespace for children",
+			       "it has no first process (unshared, nothing forked yet) or is not "
+			       "below ckpt's",
+			       "dump once the task has forked, or not at all", true);
+			continue;
+		}
+		*err = local;
+		return at;
+	}
+	return 0;
+}
+
+/* A leader's number: in the tree, gone for good, or someone outside. */
+static void leader(struct survey *s, const struct ckpt_task *t, const char *feature,
+		   const char *word, int64_t nr)
+{
+	char object[64], path[32];
+
+	if (nr && ckpt_task_by_pid(s->run, (pid_t)nr))
+		return;
+	snprintf(object, sizeof(object), "%s %lld", word, (long long)nr);
+	snprintf(path, sizeof(path), "/proc/%lld", (long long)nr);
+	if (!nr || access(path, F_OK) == 0) {
+		refuse(s, t, feature, object, "its leader is outside the tree",
+		       "start the program with setsid(1), or dump the tree that its leader is the "
+		       "root of",
+		       false);
+		return;
+	}
+	/* the root's family cannot be completed: its parent is not ours to make */
+	if (!t->parent)
+		refuse(s, t, feature, object, "the root belongs to it and its leader is dead",
+		       "start the program with setsid(1)", false);
+	else
+		ckpt_refuse_off(s->run, "dead-leaders", t, object);
+}
+
+static int family(struct survey *s, const struct ckpt_task *t, struct ckpt_error *err)
+{
+	struct pid_stat st;
+	int r = pid_read_stat(t, &st, err);
+
+	if (pid_gone(s->run, r))
+		return 0;
+	if (r < 0)
+		return r;
+	if (ckpt_feature_on(s->run, "sessions"))
+		leader(s, t, "sessions", "session", st.session);
+	else if (st.session == t->pid)
+		ckpt_refuse_off(s->run, "sessions", t, "session that it leads");
+	if (ckpt_feature_on(s->run, "groups"))
+		leader(s, t, "groups", "process group", st.group);
+	else if (st.group == t->pid && st.session != t->pid)
+		ckpt_refuse_off(s->run, "groups", t, "process group that it leads");
+	if (st.tty)
+		refuse(s, t, "terminal", "controlling terminal",
+		       "controlling terminals are not saved yet",
+		       "start the program with setsid(1), without a terminal", false);
+	if (t->parent && st.exit_signal != SIGCHLD)
+		ckpt_refuse_off(s->run, "exit-signal", t, "exit signal");
+	/* its address space is dumped by the kernel into a file: nothing left to make that from */
+	if (t->zombie && (st.exit_code & 0x80))
+		refuse(s, t, "zombies", "wait status with the core bit",
+		       "a core dump cannot be repeated", "reap the zombie before the dump", false);
+	return 0;
+}
+
+static int cgroups(struct survey *s, const struct ckpt_task *t, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE char *text = NULL;
+	ssize_t len = ckpt_proc_read(t, "cgroup", &text, err);
+	char *line, *save = NULL;
+
+	if (pid_gone(s->run, (int)len))
+		return 0;
+	if (len < 0)
+		return (int)len;
+	if (!strcmp(text, s->own_cgroup))
+		return 0;
+	for (line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+		char with_end[512], object[576];
+
+		snprintf(with_end, sizeof(with_end), "%s\n", line);
+		if (strstr(s->own_cgroup, with_end))
+			continue;
+		snprintf(object, sizeof(object), "cgroup %s", line);
+		refuse(s, t, "cgroup", object, "it is in another cgroup than ckpt",
+		       "run ckpt in the same cgroup, or give --allow-loss pid.cgroup", false);
+	}
+	return 0;
+}
+
+/* What each thread's status tells. */
+static int thread_status(struct survey *s, const struct ckpt_thread *th, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE char *text = NULL;
+	char path[64], value[64], object[96];
+	ssize_t len;
+	int tracer;
+
+	pid_thread_path(path, sizeof(path), th, "status");
+	len = ckpt_proc_read(th->task, path, &text, err);
+	if (pid_gone(s->run, (int)len))
+		return 0;
+	if (len < 0)
+		return (int)len;
+	if (ckpt_proc_field(text, "Seccomp", value, sizeof(value)) == 0 && strcmp(value, "0")) {
+		snprintf(object, sizeof(object), "thread %d", th->tid);
+		refuse(s, th->task, "seccomp", object, "seccomp filters are not saved yet",
+		       "the seccomp plugin comes later", false);
+	}
+	tracer = ckpt_proc_field(text, "TracerPid", value, sizeof(value)) < 0 ? 0 : atoi(value);
+	if (tracer && tracer != (int)syscall(SYS_gettid)) {
+		snprintf(object, sizeof(object), "thread %d traced by %d", th->tid, tracer);
+		refuse(s, th->task, "traced", object, "traced tasks cannot be saved",
+		       "detach the tracer", true);
+	}
+	return 0;
+}
+
+static int threads(struct survey *s, const struct ckpt_task *t, struct ckpt_error *err)
+{
+	int r = 0;
+
+	if (t->n_threads > 1 && !ckpt_feature_on(s->run, "threads"))
+		refuse(s, t, "threads", "threads", "the feature pid.threads is switched off",
+		       "do not switch it off: a task cannot do without its threads", true);
+	if (t->n_threads > 1 && t->threads[0]->dead)
+		refuse(s, t, "dead-leader-thread", "main thread",
+		       "it has exited while other threads live; that is not saved yet",
+		       "end the program's other threads", true);
+	for (size_t k = 0; k < t->n_threads && r == 0; k++)
+		r = thread_status(s, t->threads[k], err);
+	return r;
+}
+
+static int one(struct survey *s, const struct ckpt_task *t, struct ckpt_error *err)
+{
+	int r = pid_namespaces(s, t, err);
+
+	if (r == 0)
+		r = family(s, t, err);
+	if (r == 0)
+		r = cgroups(s, t, err);
+	if (t->zombie) {
+		ckpt_refuse_off(s->run, "zombies", t, "zombie");
+		return r;
+	}
+	if (r == 0)
+		r = shared_namespaces(s, t, err);
+	if (r == 0)
+		r = children_namespaces(s, t, err);
+	if (r == 0)
+		r = threads(s, t, err);
+	return r;
+}
+
+/* A namespace is saved with its first process, which ends it. */
+static void inits_in_tree(struct survey *s)
+{
+	for (size_t i = 0; i < ckpt_task_count(s->run); i++) {
+		const struct ckpt_task *t = ckpt_task_at(s->run, i);
+		CKPT_AUTO_FREE char *text = NULL;
+		struct ckpt_error ignored = { 0 };
+		struct pid_numbers nr;
+		int at = pid_nsmap_of(&s->map, t, "ns/pid", &ignored);
+
+		/* what fails here was refused above, or has gone */
+		if (at < 0 || !s->map.ns[at].level)
+			continue;
+		if (ckpt_proc_read(t, "status", &text, &ignored) < 0 ||
+		    pid_status_numbers(text, "NSpid", &nr) < 0)
+			continue;
+		if (nr.nr[nr.n - 1] == 1)
+			s->map.ns[at].init = t->id;
+	}
+	for (size_t i = 1; i < s->map.n; i++) {
+		char object[64];
+
+		if (s->map.ns[i].init)
+			continue;
+		snprintf(object, sizeof(object), "pid namespace %llu",
+			 (unsigned long long)s->map.ns[i].ino);
+		refuse(s, NULL, "nested-namespaces", object, "its first process is not in the tree",
+		       "dump the tree of its first process, or run ckpt in that namespace", true);
+	}
+}
+
+int pid_survey(struct ckpt_run *run, struct ckpt_error *err)
+{
+	__attribute__((cleanup(survey_free))) struct survey s = { .run = run };
+	int r = survey_init(&s, err);
+
+	for (size_t i = 0; i < ckpt_task_count(run) && r == 0; i++)
+		r = one(&s, ckpt_task_at(run, i), err);
+	if (r == 0)
+		inits_in_tree(&s);
+	return r;
+}
