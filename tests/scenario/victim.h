@@ -40,6 +40,12 @@ void victim_ready(void);
 /* Answers each SIGUSR1 by running `check`; never returns. */
 _Noreturn void victim_serve(void (*check)(void));
 
+/*
+ * Runs `check` and returns its first failure, or "": for a process of the tree that is not its root
+ * and reports to it by means of its own.
+ */
+const char *victim_judge(void (*check)(void));
+
 /* Records a failure; the first one of a check is reported. Callable from any thread of the root. */
 void victim_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 

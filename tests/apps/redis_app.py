@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: MIT
+"""redis with 200,000 keys and an append-only file, seen as a victim."""
+import random
+import socket
+import subprocess
+from pathlib import Path
+
+from lib import inventory, proc
+
+KEYS = 200_000
+
+
+def value(number):
+    """What key number N holds."""
+    return f"value-{number * 2654435761 % 2**32:010d}-" * 4
+
+
+def free_port():
+    """A TCP port that nobody listens on."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+class Client:
+    """As much of the protocol as the test needs; closed after each use, since connections are not saved."""
+
+    def __init__(self, path):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(30)
+        self.sock.connect(str(path))
+        self.file = self.sock.makefile("rb")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.file.close()
+        self.sock.close()
+
+    @staticmethod
+    def encode(*words):
+        """A command as bytes."""
+        parts = [b"*%d\r\n" % len(words)]
+        for word in words:
+            data = str(word).encode()
+            parts.append(b"$%d\r\n%s\r\n" % (len(data), data))
+        return b"".join(parts)
+
+    def answer(self):
+        """One reply: a number, a text, or None."""
+        line = self.file.readline().rstrip(b"\r\n")
+        kind, rest = line[:1], line[1:].decode()
+        if kind == b"$":
+            length = int(rest)
+            return None if length < 0 else self.file.read(length + 2)[:-2].decode()
+        if kind == b":":
+            return int(rest)
+        return rest
+
+    def ask(self, *words):
+        """Sends one command and waits for its reply."""
+        self.sock.sendall(self.encode(*words))
+        return self.answer()
+
+    def fill(self):
+        """All keys, in batches."""
+        for first in range(0, KEYS, 1000):
+            self.sock.sendall(b"".join(self.encode("SET", f"key:{number}", value(number))
+                                       for number in range(first, first + 1000)))
+            for _ in range(1000):
+                self.answer()
+
+
+class Redis:
+    """A server of our own in a directory of its own."""
+
+    def __init__(self, test):
+        self.dir = Path(test.dir / "redis")
+        self.dir.mkdir()
+        self.port = free_port()
+        self.hits, self.log_size = 0, 0
+        child = subprocess.Popen(
+            ["/usr/bin/redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket",
+             str(self.dir / "socket"), "--dir", str(self.dir), "--appendonly", "yes", "--appendfsync",
+             "everysec", "--auto-aof-rewrite-percentage", "0", "--save", "", "--daemonize", "no",
+             "--logfile", str(self.dir / "log")],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True, cwd="/")
+        child.returncode = 0
+        self.pid = child.pid
+        test.cleanup(self.kill)
+        proc.wait_until("redis does not answer", self.answers, 30)
+        with Client(self.dir / "socket") as client:
+            client.fill()
+        self.quiet()
+
+    def answers(self):
+        """Is it up?"""
+        try:
+            with Client(self.dir / "socket") as client:
+                return client.ask("PING") == "PONG"
+        except OSError:
+            return False
+
+    def quiet(self):
+        """Waits until redis has noticed that its clients are gone."""
+        def connected():
+            fds = inventory.take(self.pid)[self.pid]["fds"].values()
+            return [fd for fd in fds if "socket" in fd and not fd["socket"]["acceptconn"]]
+        proc.wait_until("redis keeps a connection", lambda: not connected())
+
+    def check(self, when):
+        """Contents, a counter that only memory knows, and an append-only file that is whole and grows."""
+        self.hits += 1
+        chance = random.Random(self.hits)
+        with Client(self.dir / "socket") as client:
+            found = client.ask("INCR", "hits")
+            assert found == self.hits, f"{when}: the counter is {found}, not {self.hits}"
+            size = client.ask("DBSIZE")
+            assert size == KEYS + 1, f"{when}: {size} keys"
+            for number in chance.sample(range(KEYS), 1000):
+                found = client.ask("GET", f"key:{number}")
+                assert found == value(number), f"{when}: key:{number} is {found!r}"
+        over_tcp = subprocess.run(["redis-cli", "-p", str(self.port), "PING"], capture_output=True,
+                                  text=True, timeout=20, check=False).stdout.strip()
+        assert over_tcp == "PONG", f"{when}: over TCP it says {over_tcp!r}"
+        self.check_log(when)
+        self.quiet()
+
+    def check_log(self, when):
+        """The append-only file."""
+        parts = sorted((self.dir / "appendonlydir").glob("*.incr.aof"))
+        size = sum(part.stat().st_size for part in parts)
+        assert size > self.log_size, f"{when}: the append-only file does not grow"
+        self.log_size = size
+        done = subprocess.run(["redis-check-aof", str(next((self.dir / "appendonlydir").glob("*.manifest")))],
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+                              check=False)
+        assert done.returncode == 0, f"{when}: {done.stdout[-300:]}"
+
+    def kill(self):
+        """Ends it."""
+        proc.kill_tree(self.pid)

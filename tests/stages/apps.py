@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: MIT
+"""Real programs: each saved, killed, restored and checked five times in a row, and each left running."""
+from apps.redis_app import Redis
+from lib import roundtrip
+from lib.victim import Victim
+
+# programs at work change these from one moment to the next
+AT_WORK = (r"fds \d+ info: .*'pos: ", r"fds \d+ pipe queued")
+
+
+def programs(context):
+    """{name: function(test) that starts it}"""
+    apps = context.source / "tests" / "apps"
+    return {"redis": Redis,
+            "python": lambda test: Victim(test, apps / "python_app.py"),
+            "nested": lambda test: Victim(test, context.scenario("nested")),
+            "busy": lambda test: Victim(test, context.scenario("busy"))}
+
+
+def tests(context):
+    """Two for each program."""
+    rounds = 2 if context.quick else 5
+    for name, start in programs(context).items():
+        ignore = AT_WORK + ((r"maps",) if name == "busy" else ())
+        yield (f"apps/{name}/{rounds}-rounds",
+               lambda test, start=start, ignore=ignore: roundtrip.rounds(
+                   context.ckpt(), test, start(test), rounds, ignore=ignore))
+        yield (f"apps/{name}/leave-running",
+               lambda test, start=start, ignore=ignore: roundtrip.leave_running(
+                   context.ckpt(), test, start(test), ignore=ignore))
