@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: MIT
+"""Images as untrusted input: damaged, mixed up and foreign ones end with exit 4 and one sentence."""
+import os
+import shutil
+
+from lib import ckpt as codes
+from lib import proc
+from lib.context import command
+from lib.killing import start
+from lib.report import Failure, expect
+from lib.victim import Victim
+
+
+def image_of(context, test, scenario, name="image", preset="release"):
+    """(victim, a new image of it); the victim goes on."""
+    victim = Victim(test, context.scenario(scenario), test.dir / name / "victim")
+    image = test.dir / name / "image"
+    context.ckpt(preset).dump(test, victim.pid, image, "-R")
+    return victim, image
+
+
+def fuzz(context, test, scenario):
+    """Every message of a real image truncated and bit-flipped, under sanitizers."""
+    _, image = image_of(context, test, scenario)
+    out = command(test, context.tool("image-fuzz", "sanitize"), image, timeout=600,
+                  env={"ASAN_OPTIONS": "detect_leaks=0"})
+    return (out.strip().splitlines() or [""])[-1]
+
+
+def one_sentence(ckpt, test, image, what):
+    """Exit 4, one line, nothing restored."""
+    for args in (("restore", "-D", image, "-d"), ("restore", "-D", image, "--dry-run"),
+                 ("verify", "-D", image)):
+        run = ckpt.run(test, *args, code=None)
+        if run.code != codes.IMAGE:
+            raise Failure(f"{what}: {args[0]} ended with {run.code}: {run.err[-200:]}")
+        expect(0 < len(run.err.strip().splitlines()) <= 2, f"{what}: it says: {run.err}")
+
+
+def damaged(context, test):
+    """Each file truncated, emptied, missing, and with one byte changed."""
+    ckpt = context.ckpt("sanitize")
+    _, image = image_of(context, test, "fd-basic")
+    copy = test.dir / "copy"
+    names = sorted(os.listdir(image))
+    expect(len(names) >= 5, f"an image of {names}")
+
+    def flip(path):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 0x10
+        path.write_bytes(data)
+
+    ways = {"missing": lambda path: path.unlink(), "empty": lambda path: path.write_bytes(b""),
+            "half": lambda path: os.truncate(path, path.stat().st_size // 2), "flipped": flip}
+    for name in names:
+        for way, damage in ways.items():
+            if not (image / name).stat().st_size:
+                continue
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(image, copy)
+            damage(copy / name)
+            one_sentence(ckpt, test, copy, f"{name} {way}")
+    return f"{len(names)} files"
+
+
+def mixed_up(context, test):
+    """A file of another image, and things that are no images."""
+    ckpt = context.ckpt("sanitize")
+    _, first = image_of(context, test, "fd-basic", "first")
+    _, second = image_of(context, test, "fd-basic", "second")
+    for name in sorted(os.listdir(first)):
+        if (first / name).read_bytes() != (second / name).read_bytes():
+            copy = test.dir / "copy"
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(first, copy)
+            shutil.copy(second / name, copy / name)
+            one_sentence(ckpt, test, copy, f"{name} of another image")
+    empty = test.dir / "empty"
+    empty.mkdir()
+    one_sentence(ckpt, test, empty, "an empty directory")
+    one_sentence(ckpt, test, test.dir / "missing", "no directory")
+
+
+def permissions(context, test):
+    """0600 in 0700; not overwritten without --force; no image after a refusal."""
+    victim, image = image_of(context, test, "mem-basic")
+    expect(image.stat().st_mode & 0o777 == 0o700, f"the directory is {image.stat().st_mode:o}")
+    for path in image.iterdir():
+        expect(path.stat().st_mode & 0o777 == 0o600, f"{path.name} is {path.stat().st_mode:o}")
+    ckpt = context.ckpt()
+    again = ckpt.dump(test, victim.pid, image, "-R", code=None)
+    expect(again.code != codes.OK, "an image was overwritten")
+    expect("force" in again.err, f"it does not say how: {again.err}")
+    victim.check("not overwritten")
+    ckpt.dump(test, victim.pid, image, "-R", "--force")
+    ckpt.verify(test, image, code=None)
+
+
+def pid_taken(context, test):
+    """A restore beside the running original: refused by name, and the original goes on."""
+    victim, image = image_of(context, test, "mem-basic")
+    run = context.ckpt().run(test, "restore", "-D", image, "-d", code=None)
+    expect(run.code in (codes.FAILED, codes.REFUSED), f"it ended with {run.code}")
+    expect(str(victim.pid) in run.err, f"the pid is not named: {run.err}")
+    victim.check("beside a refused restore")
+
+
+def same_twice(context, test):
+    """Two dumps of one tree at rest give equal images for `ckpt diff`."""
+    victim, first = image_of(context, test, "fd-basic")
+    second = test.dir / "second"
+    context.ckpt().dump(test, victim.pid, second, "-R")
+    context.ckpt().run(test, "diff", first, second)
+    shown = context.ckpt().run(test, "show", first, "--json").json()
+    expect(shown, "show prints nothing")
+
+
+def foreground(context, test):
+    """`ckpt restore` without -d ends as the root does."""
+    victim, image = image_of(context, test, "mem-basic")
+    proc.kill_tree(victim.pid)
+    pidfile = test.dir / "pid"
+    child = start(context.ckpt(), "restore", "-D", image, "--pidfile", pidfile)
+    proc.wait_until("no pid file", lambda: proc.read(pidfile).strip(), 20)
+    proc.wait_until("the root does not run", lambda: proc.exists(victim.pid), 5)
+    victim.check("restored in the foreground")
+    os.kill(victim.pid, 15)
+    code = child.wait(20)
+    expect(code == 128 + 15, f"the root was killed by SIGTERM, ckpt ended with {code}")
+
+
+def tests(context):
+    """See the functions."""
+    for scenario in ("fd-basic", "nested"):
+        yield f"image/fuzz/{scenario}", lambda test, scenario=scenario: fuzz(context, test, scenario)
+    for function in (damaged, mixed_up, permissions, pid_taken, same_twice, foreground):
+        name = function.__name__.replace("_", "-")
+        yield f"image/{name}", lambda test, function=function: function(context, test)
