@@ -82,6 +82,15 @@ CKPT_API int ckpt_script_op(struct ckpt_script *s, long nr, size_t n, const stru
 		       (struct ckpt_arg[]){ __VA_ARGS__ })
 #define ckpt_script_add0(s, nr) ckpt_script_op((s), (nr), 0, NULL)
 
+/*
+ * Write a pointer into a buffer: at offset `at` of argument `arg` of operation
+ * `op`, the address of (argument `arg2` of operation `op2`) + `plus`. For
+ * structures that hold pointers: struct iovec, struct clone_args. Both buffers
+ * must belong to the same operation, or the operations be next to each other.
+ */
+CKPT_API void ckpt_script_pointer(struct ckpt_script *s, int op, size_t arg, size_t at, int op2,
+				  size_t arg2, size_t plus);
+
 /* For the operation added last: any result is fine (look at it after the run). */
 CKPT_API void ckpt_script_any(struct ckpt_script *s);
 

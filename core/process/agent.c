@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Putting agents into the threads of a stopped tree, and taking them out.
+ *
+ * Every step is ordered so that a thread finds its way back by itself if this
+ * process dies right after it: until a thread is in the agent's loop its
+ * registers lead there, once there it watches the engine, and its seat's exit
+ * data are complete before it is sent.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/shm.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "process/frame.h"
+#include "process/set.h"
+#include "process/uapi.h"
+
+#define STOP_TIMEOUT_MS 3000
+#define SCRIPT_PATIENCE 600 /* seconds that one portion of a script may take */
+
+static long futex(uint32_t *word, int op, uint32_t val, const struct timespec *timeout)
+{
+	return syscall(SYS_futex, word, op, val, timeout, NULL, 0);
+}
+
+int agent_post(struct ckpt_agent *a, uint32_t command, struct ckpt_error *err)
+{
+	if (a->state != THREAD_SEATED)
+		return ckpt_fail(err, EINVAL, "thread %d has no agent", (int)a->th->tid);
+	a->seat->command = command;
+	a->seq++;
+	__atomic_store_n(&a->seat->seq, a->seq, __ATOMIC_RELEASE);
+	futex(&a->seat->seq, FUTEX_WAKE, 1, NULL);
+	return 0;
+}
+
+/* Something happened to a seated thread that the agent did not report. */
+static int handle_event(struct ckpt_agent *a, int status, struct ckpt_error *err)
+{
+	int sig = WSTOPSIG(status), event = status >> 16;
+
+	if (!WIFSTOPPED(status)) {
+		a->state = THREAD_GONE;
+		return ckpt_fail_sys(err, ESRCH, "thread %d died while the agent was in it",
+				     (int)a->th->tid);
+	}
+	if (event == PTRACE_EVENT_FORK || event == PTRACE_EVENT_VFORK ||
+	    event == PTRACE_EVENT_CLONE)
+		return skeleton_adopt(a, err);
+	if (!event && sig != SIGSTOP && sig != SIGTRAP) {
+		/* all signals that can be blocked are; this one was forced */
+		a->state = THREAD_STOPPED;
+		return ckpt_fail(err, EFAULT, "thread %d: %s in the agent", (int)a->th->tid,
+				 strsignal(sig));
+	}
+	if (!event && sig == SIGSTOP)
+		a->stop_pending = true;
+	if (ptrace(PTRACE_CONT, a->th->tid, NULL, 0L))
+		return ckpt_fail_sys(err, errno, "thread %d: PTRACE_CONT", (int)a->th->tid);
+	return 0;
+}
+
+int agent_wait(struct ckpt_agent *a, struct ckpt_error *err)
+{
+	const struct timespec slice = { 0, 2000000 };
+	time_t deadline = time(NULL) + SCRIPT_PATIENCE;
+	uint32_t done;
+
+	while ((done = __atomic_load_n(&a->seat->done, __ATOMIC_ACQUIRE)) != a->seq) {
+		int status;
+		pid_t r = waitpid(a->th->tid, &status, __WALL | WNOHANG);
+
+		if (r > 0) {
+			int e = handle_event(a, status, err);
+
+			if (e)
+				return e;
+			continue;
+		}
+		if (time(NULL) > deadline)
+			return ckpt_fail_sys(err, ETIMEDOUT, "thread %d: the agent is stuck",
+					     (int)a->th->tid);
+		futex(&a->seat->done, FUTEX_WAIT, done, &slice);
+	}
+	return 0;
+}
+
+/* ---- in --------------------------------------------------------------------------------- */
+
+static int fill_exit(struct ckpt_agent *a, const struct gadgets *g, bool last,
+		     struct ckpt_error *err)
+{
+	struct agent_exit *x = &a->seat->exit;
+	CKPT_AUTO_FREE void *xstate = NULL;
+	ssize_t len = ckpt_get_xstate(a->th, &xstate, err);
+
+	if (len < 0)
+		return (int)len;
+	if (sizeof(struct agent_seat) + FRAME_CONTEXT_SIZE + (size_t)len + 16 > a->seg->seat_size)
+		return ckpt_fail(err, E2BIG, "thread %d: extended state of %zd bytes",
+				 (int)a->th->tid, len);
+	x->sp = a->th->regs.rsp;
+	x->gadget = g->syscall_ret;
+	x->sigreturn = g->sigreturn;
+	x->pop_rax = g->pop_rax;
+	x->uc_len = FRAME_CONTEXT_SIZE;
+	x->uc_fpstate = FRAME_FPSTATE_AT;
+	x->fp_len = (uint32_t)len + FRAME_XSTATE_EXTRA;
+	x->last = last;
+	frame_fill(a->seat->frame, a->th, xstate, (size_t)len);
+	return 0;
+}
+
+static struct user_regs_struct loop_regs(const struct ckpt_agent *a,
+					 const struct user_regs_struct *regs)
+{
+	struct user_regs_struct r = *regs;
+
+	r.rip = a->seg->addr;
+	r.rbx = a->seat_addr;
+	r.orig_rax = (uint64_t)-1;
+	r.eflags = 0x202;
+	return r;
+}
+
+int agent_enter(struct ckpt_agent *a, const struct user_regs_struct *regs, struct ckpt_error *err)
+{
+	struct user_regs_struct r = loop_regs(a, regs);
+
+	if (ptrace(PTRACE_SETREGS, a->th->tid, NULL, &r) ||
+	    ptrace(PTRACE_CONT, a->th->tid, NULL, 0L))
+		return ckpt_fail_sys(err, errno, "thread %d: entering the agent", (int)a->th->tid);
+	a->state = THREAD_SEATED;
+	return 0;
+}
+
+/*
+ * The first thread maps the segment on its way: shmat(2) from an instruction of
+ * the task's own text, whose "ret" then finds the agent's address on the stack.
+ * That word goes below the red zone, where nothing lives.
+ */
+static int enter_by_shmat(struct ckpt_agent *a, int mem, const struct gadgets *g,
+			  struct ckpt_error *err)
+{
+	struct user_regs_struct r = loop_regs(a, &a->th->regs);
+	uint64_t slot = (a->th->regs.rsp - 256) & ~15ULL, entry = a->seg->addr;
+	pid_t tid = a->th->tid;
+
+	if (pwrite(mem, &entry, sizeof(entry), (off_t)slot) != sizeof(entry))
+		return ckpt_fail_sys(err, errno, "thread %d: its stack is not writable", (int)tid);
+	r.rip = g->syscall_ret;
+	r.rsp = slot;
+	r.rax = SYS_shmat;
+	r.rdi = (uint64_t)a->seg->shmid;
+	r.rsi = a->seg->addr;
+	r.rdx = SHM_EXEC;
+	if (ptrace(PTRACE_SETREGS, tid, NULL, &r) || ptrace(PTRACE_CONT, tid, NULL, 0L))
+		return ckpt_fail_sys(err, errno, "thread %d: mapping the agent", (int)tid);
+	a->state = THREAD_SEATED;
+	return 0;
+}
+
+/* Undo an entry that ended in a fault, before the agent was reached. */
+static void back_to_self(struct ckpt_agent *a)
+{
+	ptrace(PTRACE_SETSIGMASK, a->th->tid, sizeof(a->th->sigmask), &a->th->sigmask);
+	ptrace(PTRACE_SETREGS, a->th->tid, NULL, &a->th->regs);
+	a->seat->taken = 0;
+	a->seat = NULL;
+}
+
+static int first_report(struct ckpt_agent *a, struct ckpt_error *err)
+{
+	int r;
+
+	a->seat->n_ops = 0;
+	r = agent_post(a, AGENT_RUN, err);
+	if (!r)
+		r = agent_wait(a, err);
+	if (r && a->state == THREAD_STOPPED)
+		back_to_self(a);
+	return r;
+}
+
+static uid_t effective_uid(const struct ckpt_task *t)
+{
+	CKPT_AUTO_FREE char *text = NULL;
+	struct ckpt_error ignored = { 0 };
+	char value[96];
+	unsigned real, effective = 0;
+
+	if (ckpt_proc_read(t, "status", &text, &ignored) >= 0 &&
+	    !ckpt_proc_field(text, "Uid", value, sizeof(value)) &&
+	    sscanf(value, "%u %u", &real, &effective) == 2)
+		return effective;
+	return 0;
+}
+
+static int seat_thread(struct task_node *t, struct ckpt_thread *th, const struct gadgets *g,
+		       bool first, int mem, struct ckpt_error *err)
+{
+	struct ckpt_agent *a = th->agent;
+	int r;
+
+	a->seg = t->seg;
+	a->seq = 0;
+	a->seat = segment_seat(t->seg, &a->seat_addr);
+	if (!a->seat)
+		return ckpt_fail(err, ENOSPC, "no seat left for thread %d", (int)th->tid);
+	r = fill_exit(a, g, first, err);
+	if (!r) {
+		/* announced before it is sent: the one that unmaps waits for it */
+		__atomic_store_n(&a->seat->taken, 1, __ATOMIC_RELEASE);
+		r = first ? enter_by_shmat(a, mem, g, err) : agent_enter(a, &th->regs, err);
+	}
+	if (r) {
+		a->seat = NULL;
+		return r;
+	}
+	return first_report(a, err);
+}
+
+/* All live threads of one task. The first to enter is the last to leave. */
+static int task_in(struct task_node *t, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE char *maps = NULL;
+	CKPT_AUTO_FD int mem = -1;
+	struct gadgets g;
+	bool first = true;
+	uint32_t alive = 0;
+	int r;
+
+	for (size_t i = 0; i < t->pub.n_threads; i++)
+		alive += t->pub.threads[i]->agent->state == THREAD_STOPPED;
+	if (!alive || t->seg)
+		return 0;
+	mem = ckpt_open_mem(&t->pub, err);
+	if (mem < 0)
+		return mem;
+	if (ckpt_proc_read(&t->pub, "maps", &maps, err) < 0)
+		return -err->err;
+	r = find_gadgets(mem, maps, &g, err);
+	if (!r)
+		r = segment_new(alive, FRAME_CONTEXT_SIZE + (16u << 10), effective_uid(&t->pub),
+				&t->seg, err);
+	if (!r)
+		r = find_gap(maps, t->seg->length, &t->seg->addr, err);
+	for (size_t i = 0; !r && i < t->pub.n_threads; i++) {
+		if (t->pub.threads[i]->agent->state != THREAD_STOPPED)
+			continue;
+		r = seat_thread(t, t->pub.threads[i], &g, first, mem, err);
+		first = false;
+	}
+	return r;
+}
+
+int proc_agents_in(struct proc_set *ps, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < ps->n; i++) {
+		struct task_node *t = ps->tasks[i];
+		int r = t->pub.zombie ? 0 : task_in(t, err);
+
+		if (r)
+			return ckpt_wrap(err, "task %u (%s)", t->pub.id, t->pub.comm);
+	}
+	return 0;
+}
+
+/* ---- out --------------------------------------------------------------------------------- */
+
+/* Registers and mask as they were; the thread is in an event stop. */
+static int restore_own(struct ckpt_agent *a, struct ckpt_error *err)
+{
+	struct ckpt_thread *th = a->th;
+
+	/* in this order: with its own mask but in the agent, it still leaves by itself */
+	if (ptrace(PTRACE_SETSIGMASK, th->tid, sizeof(th->sigmask), &th->sigmask) ||
+	    ptrace(PTRACE_SETREGS, th->tid, NULL, &th->regs))
+		return ckpt_fail_sys(err, errno, "thread %d: giving its registers back",
+				     (int)th->tid);
+	return 0;
+}
+
+/* A thread that need not unmap anything. */
+static int thread_out(struct ckpt_agent *a, struct ckpt_error *err)
+{
+	int r = interrupt_and_wait(a, false, STOP_TIMEOUT_MS, err);
+
+	if (!r)
+		r = restore_own(a, err);
+	if (!r)
+		__atomic_store_n(&a->seat->taken, 0, __ATOMIC_RELEASE);
+	a->seat = NULL;
+	return r;
+}
+
+/* Let the thread run on until it has left a munmap(2). */
+static int run_to_munmap(struct ckpt_agent *a, struct ckpt_error *err)
+{
+	pid_t tid = a->th->tid;
+	bool in_munmap = false;
+	int status, r;
+
+	for (;;) {
+		struct user_regs_struct regs;
+
+		if (ptrace(PTRACE_SYSCALL, tid, NULL, 0L))
+			return ckpt_fail_sys(err, errno, "thread %d: PTRACE_SYSCALL", (int)tid);
+		r = wait_stop(tid, STOP_TIMEOUT_MS, &status);
+		if (r)
+			return ckpt_fail_sys(err, r, "thread %d: leaving the agent", (int)tid);
+		if (status >> 16 || WSTOPSIG(status) != (SIGTRAP | 0x80)) {
+			if (WSTOPSIG(status) == SIGSTOP)
+				a->stop_pending = true;
+			else if (!(status >> 16))
+				return ckpt_fail(err, EFAULT,
+						 "thread %d: %s while leaving the agent", (int)tid,
+						 strsignal(WSTOPSIG(status)));
+			continue;
+		}
+		if (ptrace(PTRACE_GETREGS, tid, NULL, &regs))
+			return ckpt_fail_sys(err, errno, "thread %d: registers", (int)tid);
+		if (in_munmap)
+			return (int64_t)regs.rax
+				       ? ckpt_fail_sys(err, (int)-regs.rax,
+						       "thread %d: munmap(2) of the agent",
+						       (int)tid)
+				       : 0;
+		/* at its entry the number is in orig_rax and rax says ENOSYS */
+		in_munmap = (long)regs.orig_rax == SYS_munmap && (int64_t)regs.rax == -ENOSYS;
+	}
+}
+
+/*
+ * The thread that unmaps the segment leaves on the path on which it would leave
+ * if we were dead; between its two system calls it is caught and given its
+ * exact registers, so that a restart block survives.
+ */
+static int last_thread_out(struct ckpt_agent *a, struct ckpt_error *err)
+{
+	int r = interrupt_and_wait(a, false, STOP_TIMEOUT_MS, err);
+
+	if (r)
+		return r;
+	a->seat->command = AGENT_LEAVE;
+	__atomic_store_n(&a->seat->seq, ++a->seq, __ATOMIC_RELEASE);
+	r = run_to_munmap(a, err);
+	if (r)
+		return r;
+	a->seat = NULL;
+	r = interrupt_and_wait(a, true, STOP_TIMEOUT_MS, err);
+	return r ? r : restore_own(a, err);
+}
+
+static int task_out(struct task_node *t, struct ckpt_error *err)
+{
+	struct ckpt_agent *last = NULL;
+	int r = 0;
+
+	for (size_t i = 0; i < t->pub.n_threads; i++) {
+		struct ckpt_agent *a = t->pub.threads[i]->agent;
+		int e = 0;
+
+		if (!a->seat || a->state != THREAD_SEATED)
+			continue;
+		if (a->seat->exit.last)
+			last = a;
+		else
+			e = thread_out(a, err);
+		r = r ? r : e;
+	}
+	/* with another thread stuck inside, unmapping would kill it */
+	if (!r && last)
+		r = last_thread_out(last, err);
+	segment_free(t->seg);
+	t->seg = NULL;
+	return r;
+}
+
+int proc_agents_out(struct proc_set *ps, struct ckpt_error *err)
+{
+	int failed = 0;
+
+	for (size_t i = 0; i < ps->n; i++) {
+		struct ckpt_error why = { 0 };
+		struct task_node *t = ps->tasks[i];
+
+		if (!t->seg)
+			continue;
+		if (task_out(t, &why) && !failed) {
+			ckpt_wrap(&why, "task %u (%s)", t->pub.id, t->pub.comm);
+			*err = why;
+			failed = -why.err;
+		}
+	}
+	return failed;
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Handing descriptors to skeletons: each holds a pidfd of the engine and
+ * fetches what it needs with pidfd_getfd(2), one flat system call a descriptor.
+ * A skeleton still has the engine's credentials, so it may.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+
+#include "engine/run.h"
+#include "process/set.h"
+#include "process/uapi.h"
+
+void ckpt_reserve_fd(struct ckpt_run *run, int num)
+{
+	struct proc_set *ps = run_procs(run);
+
+	if (num > ps->max_fd)
+		ps->max_fd = num;
+}
+
+struct install {
+	int fd, target;
+	bool cloexec;
+};
+
+static int by_target(const void *a, const void *b)
+{
+	const struct install *x = a, *y = b;
+
+	return (x->target > y->target) - (x->target < y->target);
+}
+
+static int lowest_free(const struct task_node *t, int from)
+{
+	while (from <= t->ps->max_fd && t->used_fds[from])
+		from++;
+	return from;
+}
+
+/*
+ * pidfd_getfd(2) gives the lowest free number, which we know: where that is the
+ * target only the flag has to be set, else the descriptor is moved.
+ */
+static void add_install(struct ckpt_script *s, int transport, const struct install *in, int low)
+{
+	int got = ckpt_script_add(s, SYS_pidfd_getfd, CKPT_C(transport), CKPT_C(in->fd), CKPT_C(0));
+
+	ckpt_script_expect(s, low);
+	if (low == in->target) {
+		if (!in->cloexec)
+			ckpt_script_add(s, SYS_fcntl, CKPT_C(in->target), CKPT_C(F_SETFD),
+					CKPT_C(0));
+		return;
+	}
+	ckpt_script_add(s, SYS_dup3, CKPT_R(got), CKPT_C(in->target),
+			CKPT_C(in->cloexec ? O_CLOEXEC : 0));
+	ckpt_script_add(s, SYS_close, CKPT_R(got));
+}
+
+int ckpt_install_fds(struct ckpt_run *run, struct ckpt_task *task, const int *fds,
+		     const int *targets, const bool *cloexec, size_t n, struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "install-fds");
+	CKPT_AUTO_FREE struct install *in = calloc(n ? n : 1, sizeof(*in));
+	struct task_node *t = node_of(task);
+	int low = 0;
+
+	if (!in)
+		return ckpt_fail_sys(err, ENOMEM, "task %u: %zu descriptors", task->id, n);
+	for (size_t i = 0; i < n; i++) {
+		if (targets[i] < 0 || targets[i] > t->ps->max_fd)
+			return ckpt_fail(err, EINVAL, "task %u: descriptor %d was not reserved",
+					 task->id, targets[i]);
+		in[i] = (struct install){ fds[i], targets[i], cloexec[i] };
+	}
+	qsort(in, n, sizeof(*in), by_target);
+	for (size_t i = 0; i < n; i++) {
+		if (t->used_fds[in[i].target])
+			return ckpt_fail(err, EEXIST, "task %u: descriptor %d twice", task->id,
+					 in[i].target);
+		low = lowest_free(t, low);
+		add_install(s, transport_fd(t->ps), &in[i], low);
+		t->used_fds[in[i].target] = 1;
+	}
+	return ckpt_script_run(s, task->threads[0], err);
+}
+
+int ckpt_lend_fd(struct ckpt_run *run, struct ckpt_task *task, int fd, struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "lend-fd");
+	int transport = transport_fd(run_procs(run));
+	int got = ckpt_script_add(s, SYS_pidfd_getfd, CKPT_C(transport), CKPT_C(fd), CKPT_C(0));
+	int high = ckpt_script_add(s, SYS_fcntl, CKPT_R(got), CKPT_C(F_DUPFD_CLOEXEC),
+				   CKPT_C(transport + 1));
+	int r;
+
+	ckpt_script_add(s, SYS_close, CKPT_R(got));
+	r = ckpt_script_run(s, task->threads[0], err);
+	return r ? r : (int)ckpt_script_result(s, high);
+}
+
+int ckpt_return_fd(struct ckpt_run *run, struct ckpt_task *task, int num, struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "return-fd");
+
+	ckpt_script_add(s, SYS_close, CKPT_C(num));
+	return ckpt_script_run(s, task->threads[0], err);
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: MIT */
+/* The signal frame by which a thread leaves the agent on its own. */
+#include <signal.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "process/frame.h"
+
+/* struct ucontext as the kernel lays it out (asm/ucontext.h clashes with glibc's). */
+struct kernel_ucontext {
+	uint64_t flags;
+	uint64_t link;
+	uint64_t stack_sp;
+	uint64_t stack_flags;
+	uint64_t stack_size;
+	struct sigcontext mc;
+	uint64_t sigmask;
+};
+_Static_assert(offsetof(struct kernel_ucontext, mc) == 40, "struct ucontext");
+
+#define UC_FP_XSTATE	     1
+#define UC_SIGCONTEXT_SS     2
+#define UC_STRICT_RESTORE_SS 4
+
+/* What the registers become if the thread has to go on without ptrace: no restart codes. */
+static struct user_regs_struct plain_regs(const struct user_regs_struct *regs)
+{
+	struct user_regs_struct r = *regs;
+	int64_t code = (int64_t)r.rax;
+
+	if ((int64_t)r.orig_rax >= 0 && code <= -512 && code >= -516) {
+		r.rax = r.orig_rax;
+		r.rip -= 2;
+	}
+	return r;
+}
+
+static void fill_context(struct kernel_ucontext *uc, const struct ckpt_thread *th)
+{
+	const struct user_regs_struct r = plain_regs(&th->regs);
+
+	memset(uc, 0, sizeof(*uc));
+	uc->flags = UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS;
+	uc->sigmask = th->sigmask;
+	uc->mc.r8 = r.r8;
+	uc->mc.r9 = r.r9;
+	uc->mc.r10 = r.r10;
+	uc->mc.r11 = r.r11;
+	uc->mc.r12 = r.r12;
+	uc->mc.r13 = r.r13;
+	uc->mc.r14 = r.r14;
+	uc->mc.r15 = r.r15;
+	uc->mc.rdi = r.rdi;
+	uc->mc.rsi = r.rsi;
+	uc->mc.rbp = r.rbp;
+	uc->mc.rbx = r.rbx;
+	uc->mc.rdx = r.rdx;
+	uc->mc.rax = r.rax;
+	uc->mc.rcx = r.rcx;
+	uc->mc.rsp = r.rsp;
+	uc->mc.rip = r.rip;
+	uc->mc.eflags = r.eflags;
+	uc->mc.cs = (uint16_t)r.cs;
+	uc->mc.__pad0 = (uint16_t)r.ss; /* ss, in the kernel's header */
+}
+
+/* The extended state as a signal frame holds it: with its software-reserved bytes. */
+static void fill_xstate(uint8_t *to, const void *xstate, size_t len)
+{
+	struct _fpx_sw_bytes sw = { 0 };
+
+	memcpy(to, xstate, len);
+	/* PTRACE_GETREGSET keeps the feature mask where the frame wants its description */
+	memcpy(&sw.xstate_bv, to + 464, sizeof(sw.xstate_bv));
+	sw.magic1 = FP_XSTATE_MAGIC1;
+	sw.extended_size = (uint32_t)len + FP_XSTATE_MAGIC2_SIZE;
+	sw.xstate_size = (uint32_t)len;
+	memcpy(to + 464, &sw, sizeof(sw));
+	memcpy(to + len, &(uint32_t){ FP_XSTATE_MAGIC2 }, FP_XSTATE_MAGIC2_SIZE);
+}
+
+_Static_assert(sizeof(struct kernel_ucontext) == FRAME_CONTEXT_SIZE, "frame.h is stale");
+_Static_assert(offsetof(struct kernel_ucontext, mc.fpstate) == FRAME_FPSTATE_AT,
+	       "frame.h is stale");
+_Static_assert(FP_XSTATE_MAGIC2_SIZE == FRAME_XSTATE_EXTRA, "frame.h is stale");
+
+void frame_fill(uint8_t *frame, const struct ckpt_thread *th, const void *xstate, size_t len)
+{
+	fill_context((struct kernel_ucontext *)frame, th);
+	fill_xstate(frame + FRAME_CONTEXT_SIZE, xstate, len);
+}

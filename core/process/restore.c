@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: MIT */
+/* The frame of a restore: where the agent lives, how tasks are let go, how all is undone. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/run.h"
+#include "process/set.h"
+#include "process/uapi.h"
+
+#define STOP_TIMEOUT_MS 10000
+#define MAX_THREADS	16384u
+/* above the stub and its heap, below where the kernel puts its stack and vdso */
+#define LOWEST_PLACE  0x10000000ULL
+#define HIGHEST_PLACE 0x7e0000000000ULL
+#define MARGIN	      (1ULL << 20)
+
+int ckpt_reserve(struct ckpt_run *run, uint64_t start, uint64_t end, struct ckpt_error *err)
+{
+	struct proc_set *ps = run_procs(run);
+
+	if (ps->n_reserved == ps->cap_reserved) {
+		size_t cap = ps->cap_reserved ? 2 * ps->cap_reserved : 64;
+		struct range *bigger = realloc(ps->reserved, cap * sizeof(*bigger));
+
+		if (!bigger)
+			return ckpt_fail_sys(err, ENOMEM, "reserved ranges");
+		ps->reserved = bigger;
+		ps->cap_reserved = cap;
+	}
+	ps->reserved[ps->n_reserved++] = (struct range){ start, end };
+	return 0;
+}
+
+static int by_start(const void *a, const void *b)
+{
+	const struct range *x = a, *y = b;
+
+	return (x->start > y->start) - (x->start < y->start);
+}
+
+static uint64_t find_place(struct proc_set *ps, uint64_t length)
+{
+	uint64_t from = LOWEST_PLACE;
+
+	if (ps->n_reserved)
+		qsort(ps->reserved, ps->n_reserved, sizeof(*ps->reserved), by_start);
+	for (size_t i = 0; i < ps->n_reserved; i++) {
+		const struct range *r = &ps->reserved[i];
+
+		if (r->start > from && r->start - from >= length + 2 * MARGIN)
+			break;
+		if (r->end > from)
+			from = r->end;
+	}
+	return from + length + 2 * MARGIN <= HIGHEST_PLACE ? from + MARGIN : 0;
+}
+
+int proc_prepare(struct proc_set *ps, struct ckpt_error *err)
+{
+	int r = segment_new(MAX_THREADS, 0, geteuid(), &ps->seg, err);
+
+	if (r)
+		return r;
+	ps->seg->addr = find_place(ps, ps->seg->length);
+	if (!ps->seg->addr)
+		return ckpt_fail(err, ENOMEM,
+				 "no place for the agent between the mappings of all "
+				 "tasks");
+	ps->self_pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	if (ps->self_pidfd < 0)
+		return ckpt_fail_sys(err, errno, "pidfd_open(2) of ckpt itself");
+	return 0;
+}
+
+void ckpt_agent_range(struct ckpt_run *run, uint64_t *start, uint64_t *end)
+{
+	const struct segment *seg = run_procs(run)->seg;
+
+	*start = seg ? seg->addr : 0;
+	*end = seg ? seg->addr + seg->length : 0;
+}
+
+int ckpt_set_final(struct ckpt_thread *th, const struct ckpt_final *f, struct ckpt_error *err)
+{
+	struct ckpt_final *copy = calloc(1, sizeof(*copy));
+	void *xstate = malloc(f->xstate_len ? f->xstate_len : 1);
+
+	if (!copy || !xstate) {
+		free(copy);
+		free(xstate);
+		return ckpt_fail_sys(err, ENOMEM, "thread %d: final state", (int)th->tid);
+	}
+	*copy = *f;
+	if (f->xstate_len)
+		memcpy(xstate, f->xstate, f->xstate_len);
+	copy->xstate = xstate;
+	if (th->agent->final)
+		free((void *)th->agent->final->xstate);
+	free(th->agent->final);
+	th->agent->final = copy;
+	return 0;
+}
+
+/* ---- letting go ------------------------------------------------------------------------ */
+
+static int drop_transport(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *err)
+{
+	return ckpt_return_fd(run, t, transport_fd(run_procs(run)), err);
+}
+
+static int stop_all(struct ckpt_task *t, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < t->n_threads; i++) {
+		struct ckpt_agent *a = t->threads[i]->agent;
+		int r;
+
+		if (!a->final)
+			return ckpt_fail(err, EINVAL, "no plugin says how thread %d goes on",
+					 (int)a->th->tid);
+		r = interrupt_and_wait(a, false, STOP_TIMEOUT_MS, err);
+		if (r)
+			return r;
+	}
+	return 0;
+}
+
+/* munmap(2) of the agent, by a system call instruction of the task's own text. */
+static int unmap_agent(struct proc_set *ps, struct ckpt_task *t, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE char *maps = NULL;
+	CKPT_AUTO_FD int mem = ckpt_open_mem(t, err);
+	struct user_regs_struct regs = t->threads[0]->agent->final->regs;
+	uint64_t at;
+	int r;
+
+	if (mem < 0)
+		return mem;
+	if (ckpt_proc_read(t, "maps", &maps, err) < 0)
+		return -err->err;
+	/* the agent's own text is no good for that: it would be found first */
+	r = find_syscall(mem, maps, ps->seg->addr, &at, err);
+	if (r)
+		return r;
+	regs.rip = at;
+	regs.orig_rax = (uint64_t)-1;
+	regs.rax = SYS_munmap;
+	regs.rdi = ps->seg->addr;
+	regs.rsi = ps->seg->length;
+	r = step_syscall(t->threads[0]->agent, &regs, err);
+	if (!r && regs.rax)
+		r = ckpt_fail_sys(err, (int)-regs.rax, "munmap(2) of the agent");
+	return r;
+}
+
+static int apply_final(struct ckpt_thread *th, struct ckpt_error *err)
+{
+	struct ckpt_final *f = th->agent->final;
+	struct iovec io = { (void *)f->xstate, f->xstate_len };
+
+	if (f->xstate_len && ptrace(PTRACE_SETREGSET, th->tid, NT_X86_XSTATE, &io))
+		return ckpt_fail_sys(err, errno, "thread %d: extended state", (int)th->tid);
+	if (ptrace(PTRACE_SETREGS, th->tid, NULL, &f->regs))
+		return ckpt_fail_sys(err, errno, "thread %d: registers", (int)th->tid);
+	if (ptrace(PTRACE_SETSIGMASK, th->tid, sizeof(f->sigmask), &f->sigmask))
+		return ckpt_fail_sys(err, errno, "thread %d: signal mask", (int)th->tid);
+	return 0;
+}
+
+static int finish_task(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *err)
+{
+	int r = drop_transport(run, t, err);
+
+	if (!r)
+		r = stop_all(t, err);
+	if (!r)
+		r = unmap_agent(run_procs(run), t, err);
+	for (size_t i = 0; !r && i < t->n_threads; i++)
+		r = apply_final(t->threads[i], err);
+	return r;
+}
+
+static int let_go(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *err)
+{
+	int stop = t->threads[0]->agent->final->stop_signal;
+
+	/* queued while it is in a ptrace stop, it takes effect before any user code runs */
+	if (stop && kill(t->pid, stop))
+		return ckpt_fail_sys(err, errno, "stopping it");
+	for (size_t i = t->n_threads; i-- > 0;) {
+		if (ptrace(PTRACE_DETACH, t->threads[i]->tid, NULL, NULL))
+			return ckpt_fail_sys(err, errno, "thread %d: PTRACE_DETACH",
+					     (int)t->threads[i]->tid);
+		t->threads[i]->agent->state = THREAD_FREE;
+	}
+	return 0;
+}
+
+static int each_alive(struct proc_set *ps,
+		      int (*fn)(struct ckpt_run *, struct ckpt_task *, struct ckpt_error *),
+		      struct ckpt_error *err)
+{
+	for (size_t i = 0; i < ps->n; i++) {
+		struct ckpt_task *t = &ps->tasks[i]->pub;
+
+		if (!ps->tasks[i]->ended && fn(ps->run, t, err))
+			return ckpt_wrap(err, "task %u", t->id);
+	}
+	return 0;
+}
+
+int proc_run(struct proc_set *ps, pid_t *root, struct ckpt_error *err)
+{
+	int r;
+
+	if (!ps->n)
+		return ckpt_fail(err, EINVAL, "no plugin made a task");
+	/* nobody runs before everybody can */
+	r = each_alive(ps, finish_task, err);
+	if (!r)
+		r = each_alive(ps, let_go, err);
+	if (r)
+		return r;
+	ps->restoring = false;
+	*root = ps->tasks[0]->pub.pid;
+	return 0;
+}
+
+/* ---- undoing ------------------------------------------------------------------------------ */
+
+/* Children first: a pid namespace ends only when all that was made in it is reaped. */
+void proc_abort(struct proc_set *ps)
+{
+	struct timespec nap = { 0, 1000000 };
+	size_t left = ps->n;
+
+	ps->restoring = false;
+	for (size_t i = ps->n; i-- > 0;)
+		if (!ps->tasks[i]->ended)
+			kill(ps->tasks[i]->pub.pid, SIGKILL);
+	if (ps->newborn)
+		kill(ps->newborn, SIGKILL);
+	for (int tries = 0; left && tries < 5000; tries++) {
+		int status;
+
+		while (waitpid(-1, &status, __WALL | WNOHANG) > 0)
+			;
+		left = 0;
+		for (size_t i = 0; i < ps->n; i++)
+			left += kill(ps->tasks[i]->pub.pid, 0) == 0;
+		if (left)
+			nanosleep(&nap, NULL);
+	}
+}

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Making our own stop invisible: system calls that return a visible EINTR when
+ * a stop interrupts them are rolled back in the registers, and a thread inside
+ * a restartable sequence is put on its abort path, where the kernel would have
+ * put it.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <ckpt/plugin.h>
+
+#include "process/set.h"
+#include "process/uapi.h"
+
+/*
+ * Calls that answer a stop with EINTR (signal(7)) instead of one of the
+ * kernel's internal restart codes; the socket calls do so if they have a timeout.
+ */
+static const long not_restarted[] = {
+	SYS_epoll_wait,	     SYS_epoll_pwait,  SYS_epoll_pwait2, SYS_semop,   SYS_semtimedop,
+	SYS_rt_sigtimedwait, SYS_io_getevents, SYS_msgrcv,	 SYS_msgsnd,  SYS_recvfrom,
+	SYS_recvmsg,	     SYS_recvmmsg,     SYS_sendto,	 SYS_sendmsg, SYS_sendmmsg,
+	SYS_accept,	     SYS_accept4,      SYS_connect,	 SYS_read,    SYS_readv,
+	SYS_write,	     SYS_writev,
+};
+
+static bool shows_eintr(const struct user_regs_struct *regs)
+{
+	if ((int64_t)regs->orig_rax < 0 || (int64_t)regs->rax != -EINTR)
+		return false;
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(not_restarted); i++)
+		if ((long)regs->orig_rax == not_restarted[i])
+			return true;
+	return false;
+}
+
+/* Is a signal waiting that the thread does not block? Then the EINTR is a real one. */
+static bool has_signal(const struct ckpt_thread *th)
+{
+	static const char *const keys[] = { "SigPnd", "ShdPnd" };
+	char path[40], value[32];
+	CKPT_AUTO_FREE char *text = NULL;
+	struct ckpt_error ignored = { 0 };
+	uint64_t pending = 0;
+
+	snprintf(path, sizeof(path), "task/%d/status", (int)th->tid);
+	if (ckpt_proc_read(th->task, path, &text, &ignored) < 0)
+		return true;
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(keys); i++)
+		if (!ckpt_proc_field(text, keys[i], value, sizeof(value)))
+			pending |= strtoull(value, NULL, 16);
+	return pending & ~th->sigmask;
+}
+
+struct rseq_configuration {
+	uint64_t pointer;
+	uint32_t size;
+	uint32_t signature;
+	uint32_t flags;
+	uint32_t pad;
+};
+
+struct rseq_section {
+	uint32_t version, flags;
+	uint64_t start, length, abort;
+};
+
+static int leave_rseq(struct ckpt_thread *th)
+{
+	struct rseq_configuration conf;
+	struct rseq_section cs;
+	CKPT_AUTO_FD int mem = -1;
+	struct ckpt_error ignored = { 0 };
+	uint64_t at = 0;
+
+	if (ptrace(PTRACE_GET_RSEQ_CONFIGURATION, th->tid, sizeof(conf), &conf) <
+		    (long)sizeof(conf) ||
+	    !conf.pointer)
+		return 0;
+	mem = ckpt_open_mem(th->task, &ignored);
+	/* struct rseq: cpu_id_start, cpu_id, then the pointer to the section */
+	if (mem < 0 || pread(mem, &at, sizeof(at), (off_t)(conf.pointer + 8)) != sizeof(at) || !at)
+		return 0;
+	if (pread(mem, &cs, sizeof(cs), (off_t)at) != sizeof(cs) ||
+	    th->regs.rip - cs.start >= cs.length)
+		return 0;
+	th->regs.rip = cs.abort;
+	th->regs.orig_rax = (uint64_t)-1;
+	return 1;
+}
+
+int rollback(struct ckpt_thread *th, struct ckpt_error *err)
+{
+	bool changed = false;
+
+	if (ptrace(PTRACE_GETREGS, th->tid, NULL, &th->regs) ||
+	    ptrace(PTRACE_GETSIGMASK, th->tid, sizeof(th->sigmask), &th->sigmask))
+		return ckpt_fail_sys(err, errno, "thread %d: registers", (int)th->tid);
+	if (shows_eintr(&th->regs) && !has_signal(th)) {
+		th->regs.rax = th->regs.orig_rax;
+		th->regs.rip -= 2; /* the length of the system call instruction */
+		th->regs.orig_rax = (uint64_t)-1;
+		changed = true;
+	}
+	changed |= leave_rseq(th);
+	if (changed && ptrace(PTRACE_SETREGS, th->tid, NULL, &th->regs))
+		return ckpt_fail_sys(err, errno, "thread %d: PTRACE_SETREGS", (int)th->tid);
+	return 0;
+}

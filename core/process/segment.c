@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: MIT */
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ipc.h>
+#include <sys/shm.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <ckpt/cleanup.h>
+
+#include "process/segment.h"
+#include "process/uapi.h"
+
+extern const uint8_t agent_blob[], agent_blob_end[];
+
+/* mutex and header share the memory: the lock word is the mutex's first member */
+_Static_assert(sizeof(pthread_mutex_t) <= 64, "owner word does not fit");
+
+/*
+ * The engine holds a robust mutex in the header. If it dies, the kernel sets
+ * FUTEX_OWNER_DIED in the lock word; the waiters bit makes it wake a waiter.
+ */
+static int own(struct segment *seg)
+{
+	pthread_mutex_t *m = (pthread_mutex_t *)&segment_header(seg)->owner;
+	pthread_mutexattr_t attr;
+	int r;
+
+	pthread_mutexattr_init(&attr);
+	pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
+	pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+	r = pthread_mutex_init(m, &attr);
+	pthread_mutexattr_destroy(&attr);
+	if (!r)
+		r = pthread_mutex_lock(m);
+	if (r)
+		return -r;
+	__atomic_or_fetch(&segment_header(seg)->owner, 0x80000000u, __ATOMIC_SEQ_CST);
+	return 0;
+}
+
+/* The task attaches with its own credentials: nobody but its user may. */
+static int give(int shmid, uid_t uid)
+{
+	struct shmid_ds ds;
+
+	if (shmctl(shmid, IPC_STAT, &ds))
+		return -errno;
+	ds.shm_perm.uid = uid;
+	return shmctl(shmid, IPC_SET, &ds) ? -errno : 0;
+}
+
+int segment_new(uint32_t n_seats, uint32_t frame, uid_t uid, struct segment **out,
+		struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE struct segment *seg = calloc(1, sizeof(*seg));
+	void *base;
+	int r;
+
+	if (!seg)
+		return ckpt_fail_sys(err, ENOMEM, "segment for the agent");
+	seg->n_seats = n_seats;
+	seg->seat_size = (uint32_t)(sizeof(struct agent_seat) + frame + 63) & ~63u;
+	seg->length = AGENT_SEATS_AT + (uint64_t)n_seats * seg->seat_size;
+	seg->length = (seg->length + 4095) & ~4095ULL;
+	seg->shmid = shmget(IPC_PRIVATE, seg->length, IPC_CREAT | SHM_NORESERVE | 0700);
+	if (seg->shmid < 0)
+		return ckpt_fail_sys(err, errno, "shmget(2) of %" PRIu64 " bytes for the agent",
+				     seg->length);
+	base = shmat(seg->shmid, NULL, 0);
+	r = base == (void *)-1 ? -errno : give(seg->shmid, uid);
+	/* it can still be attached by its number, and goes away with the last user */
+	shmctl(seg->shmid, IPC_RMID, NULL);
+	if (r)
+		return ckpt_fail_sys(err, r, "shared memory for the agent");
+	seg->base = base;
+	memcpy(seg->base, agent_blob, (size_t)(agent_blob_end - agent_blob));
+	segment_header(seg)->seat_size = seg->seat_size;
+	segment_header(seg)->n_seats = n_seats;
+	segment_header(seg)->length = seg->length;
+	r = own(seg);
+	if (r) {
+		shmdt(base);
+		return ckpt_fail_sys(err, r, "robust mutex for the agent");
+	}
+	*out = ckpt_steal_ptr(&seg);
+	return 0;
+}
+
+void segment_free(struct segment *seg)
+{
+	if (!seg)
+		return;
+	/* unlocking takes it off the list that the kernel walks at our exit */
+	pthread_mutex_unlock((pthread_mutex_t *)&segment_header(seg)->owner);
+	/* whoever is still in there, after a failure, leaves by itself */
+	__atomic_or_fetch(&segment_header(seg)->owner, AGENT_OWNER_DIED, __ATOMIC_SEQ_CST);
+	syscall(SYS_futex, &segment_header(seg)->owner, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	shmdt(seg->base);
+	free(seg);
+}
+
+struct agent_seat *segment_seat(struct segment *seg, uint64_t *addr)
+{
+	uint64_t at;
+	struct agent_seat *seat;
+
+	if (seg->used_seats >= seg->n_seats)
+		return NULL;
+	at = AGENT_SEATS_AT + (uint64_t)seg->used_seats++ * seg->seat_size;
+	seat = (struct agent_seat *)(seg->base + at);
+	seat->base = seg->addr;
+	*addr = seg->addr + at;
+	return seat;
+}
+
+/* ---- looking into a task's mappings -------------------------------------------- */
+
+#define LOWEST_ADDRESS (16ULL << 20)
+#define TASK_TOP       0x7ffffffff000ULL
+#define GAP_MARGIN     (1ULL << 20)
+
+/* One line of /proc/PID/maps; returns the next line or NULL at the end. */
+static const char *next_map(const char *line, uint64_t *start, uint64_t *end, char perms[5])
+{
+	const char *nl;
+
+	if (!line || sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s", start, end, perms) != 3)
+		return NULL;
+	nl = strchr(line, '\n');
+	return nl ? nl + 1 : line + strlen(line);
+}
+
+int find_gap(const char *maps, uint64_t length, uint64_t *addr, struct ckpt_error *err)
+{
+	uint64_t from = LOWEST_ADDRESS, start, end;
+	char perms[5];
+	const char *p = maps;
+
+	while ((p = next_map(p, &start, &end, perms))) {
+		if (start >= TASK_TOP)
+			break;
+		if (start > from && start - from >= length + 2 * GAP_MARGIN) {
+			*addr = from + GAP_MARGIN;
+			return 0;
+		}
+		if (end > from)
+			from = end;
+	}
+	if (TASK_TOP > from && TASK_TOP - from >= length + 2 * GAP_MARGIN) {
+		*addr = from + GAP_MARGIN;
+		return 0;
+	}
+	return ckpt_fail_sys(err, ENOMEM, "no gap of %" PRIu64 " bytes between the mappings",
+			     length);
+}
+
+static const uint8_t *find_bytes(const uint8_t *p, size_t n, const char *what, size_t len)
+{
+	return memmem(p, n, what, len);
+}
+
+static void search_text(const uint8_t *text, size_t n, uint64_t at, struct gadgets *g)
+{
+	static const char syscall_ret[] = "\x0f\x05\xc3";
+	static const char pop_rax[] = "\x58\xc3";
+	static const char sigreturn[][10] = { "\x48\xc7\xc0\x0f\0\0\0\x0f\x05",
+					      "\xb8\x0f\0\0\0\x0f\x05" };
+	static const size_t sigreturn_len[] = { 9, 7 };
+	const uint8_t *f;
+
+	if (!g->syscall_ret && (f = find_bytes(text, n, syscall_ret, 3)))
+		g->syscall_ret = at + (uint64_t)(f - text);
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(sigreturn) && !g->sigreturn; i++)
+		if ((f = find_bytes(text, n, sigreturn[i], sigreturn_len[i])))
+			g->sigreturn = at + (uint64_t)(f - text);
+	if (!g->pop_rax && (f = find_bytes(text, n, pop_rax, 2)))
+		g->pop_rax = at + (uint64_t)(f - text);
+}
+
+static bool complete(const struct gadgets *g)
+{
+	return g->syscall_ret && (g->sigreturn || g->pop_rax);
+}
+
+#define TEXT_CHUNK (256u << 10)
+
+int find_gadgets(int memfd, const char *maps, struct gadgets *g, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE uint8_t *buf = malloc(TEXT_CHUNK);
+	uint64_t start, end, at;
+	char perms[5];
+	const char *p = maps, *line;
+
+	memset(g, 0, sizeof(*g));
+	if (!buf)
+		return ckpt_fail_sys(err, ENOMEM, "search in the task's text");
+	for (line = p; !complete(g) && (p = next_map(line, &start, &end, perms)); line = p) {
+		if (perms[0] != 'r' || perms[2] != 'x' || start >= TASK_TOP)
+			continue;
+		/* chunks overlap, so that no instruction hides across a border */
+		for (at = start; at < end && !complete(g); at += TEXT_CHUNK - 16) {
+			size_t want = end - at < TEXT_CHUNK ? end - at : TEXT_CHUNK;
+			ssize_t n = pread(memfd, buf, want, (off_t)at);
+
+			if (n <= 0)
+				break;
+			search_text(buf, (size_t)n, at, g);
+		}
+	}
+	if (complete(g))
+		return 0;
+	return ckpt_fail(err, ENOENT,
+			 "its text has no \"syscall; ret\" and no way to rt_sigreturn(2), "
+			 "without which a dump would not survive the death of ckpt");
+}
+
+int find_syscall(int memfd, const char *maps, uint64_t not_in, uint64_t *addr,
+		 struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE uint8_t *buf = malloc(TEXT_CHUNK);
+	uint64_t start, end;
+	char perms[5];
+	const char *line, *p;
+
+	if (!buf)
+		return ckpt_fail_sys(err, ENOMEM, "search in the task's text");
+	for (line = maps; (p = next_map(line, &start, &end, perms)); line = p) {
+		const uint8_t *f;
+		ssize_t n;
+
+		if (perms[0] != 'r' || perms[2] != 'x' || start >= TASK_TOP || start == not_in)
+			continue;
+		n = pread(memfd, buf, end - start < TEXT_CHUNK ? end - start : TEXT_CHUNK,
+			  (off_t)start);
+		f = n > 0 ? find_bytes(buf, (size_t)n, "\x0f\x05", 2) : NULL;
+		if (f) {
+			*addr = start + (uint64_t)(f - buf);
+			return 0;
+		}
+	}
+	return ckpt_fail(err, ENOENT, "no system call instruction in the task's text");
+}

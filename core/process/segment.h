@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT */
+/* The shared memory segment between engine and agent (see agent/agent.h). */
+#ifndef CKPT_PROCESS_SEGMENT_H
+#define CKPT_PROCESS_SEGMENT_H
+
+#include <pthread.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include <ckpt/error.h>
+
+#include "agent/agent.h"
+
+struct segment {
+	int shmid;
+	uint8_t *base; /* in the engine */
+	uint64_t addr; /* in the task(s) */
+	uint64_t length;
+	uint32_t seat_size;
+	uint32_t n_seats, used_seats;
+};
+
+/* Instructions in a task's own text that the agent's exit needs. */
+struct gadgets {
+	uint64_t syscall_ret;
+	uint64_t sigreturn; /* 0 if there is none */
+	uint64_t pop_rax;   /* looked for only if there is no sigreturn */
+};
+
+/*
+ * Make a segment for n seats with `frame` bytes after each, which only tasks
+ * with effective uid `uid` can attach. The calling thread must live until it is freed.
+ */
+int segment_new(uint32_t n_seats, uint32_t frame, uid_t uid, struct segment **out,
+		struct ckpt_error *err);
+void segment_free(struct segment *seg);
+/* The next free seat: engine's pointer, and the task's address in *addr. */
+struct agent_seat *segment_seat(struct segment *seg, uint64_t *addr);
+
+static inline struct agent_header *segment_header(const struct segment *seg)
+{
+	return (struct agent_header *)(seg->base + AGENT_CODE_SIZE);
+}
+
+static inline uint8_t *segment_script(const struct segment *seg)
+{
+	return seg->base + AGENT_CODE_SIZE + AGENT_HEADER_SIZE;
+}
+
+static inline uint64_t segment_script_addr(const struct segment *seg)
+{
+	return seg->addr + AGENT_CODE_SIZE + AGENT_HEADER_SIZE;
+}
+
+/*
+ * A gap of `length` bytes between the task's mappings, away from what grows;
+ * `maps` is the text of /proc/PID/maps.
+ */
+int find_gap(const char *maps, uint64_t length, uint64_t *addr, struct ckpt_error *err);
+
+/* Search the executable mappings. -ENOENT if there is no "syscall; ret" or no way to sigreturn. */
+int find_gadgets(int memfd, const char *maps, struct gadgets *g, struct ckpt_error *err);
+/* Address of a system call instruction, for single steps; not in the mapping that starts at
+ * `not_in`. */
+int find_syscall(int memfd, const char *maps, uint64_t not_in, uint64_t *addr,
+		 struct ckpt_error *err);
+
+#endif

@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: MIT */
+/* Stopping a tree and letting it go. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/run.h"
+#include "process/set.h"
+#include "process/uapi.h"
+
+#define STOP_TIMEOUT_MS 3000
+
+/* Call fn for each thread id of a task, in the kernel's order. */
+static int each_tid(const struct ckpt_task *t, int (*fn)(void *arg, pid_t tid, struct ckpt_error *),
+		    void *arg, struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int fd = openat(t->procfd, "task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	CKPT_AUTO_DIR DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	struct dirent *e;
+
+	if (!dir)
+		return ckpt_fail_sys(err, errno == ENOENT ? ESRCH : errno, "process %d: threads",
+				     (int)t->pid);
+	ckpt_steal_fd(&fd);
+	while ((e = readdir(dir))) {
+		int r = e->d_name[0] == '.' ? 0 : fn(arg, atoi(e->d_name), err);
+
+		if (r)
+			return r;
+	}
+	return 0;
+}
+
+static struct ckpt_thread *find_thread(const struct ckpt_task *t, pid_t tid)
+{
+	for (size_t i = 0; i < t->n_threads; i++)
+		if (t->threads[i]->tid == tid)
+			return t->threads[i];
+	return NULL;
+}
+
+struct scan {
+	struct proc_set *ps;
+	struct task_node *task;
+	bool found_new;
+};
+
+/* A thread leader that has exited while other threads go on. */
+static bool is_dead_leader(const struct ckpt_task *t)
+{
+	struct ckpt_error ignored = { 0 };
+	CKPT_AUTO_FREE char *stat = NULL;
+	int64_t state = 0;
+
+	if (ckpt_proc_read(t, "stat", &stat, &ignored) < 0)
+		return true;
+	ckpt_proc_stat_field(stat, 3, &state);
+	return state == 'Z' || state == 'X';
+}
+
+/* SEIZE and INTERRUPT; the stop is collected later, so that all of them stop at once. */
+static int seize_thread(struct scan *s, struct ckpt_thread *th, struct ckpt_error *err)
+{
+	const long options = PTRACE_O_TRACESYSGOOD;
+
+	if (ptrace(PTRACE_SEIZE, th->tid, NULL, options | PTRACE_O_SUSPEND_SECCOMP) &&
+	    ptrace(PTRACE_SEIZE, th->tid, NULL, options)) {
+		int e = errno;
+
+		if (th->tid == th->task->pid && is_dead_leader(th->task)) {
+			th->dead = true;
+			return 0;
+		}
+		if (e == ESRCH) {
+			th->agent->state = THREAD_GONE;
+			return 0;
+		}
+		ckpt_fail_as(err, e == EPERM ? CKPT_EXIT_REFUSED : CKPT_EXIT_FAILED, e,
+			     "task %d (%s): thread %d: PTRACE_SEIZE: %s", (int)th->task->pid,
+			     th->task->comm, (int)th->tid, ckpt_errno_name(e));
+		return ckpt_hint(err, "is it traced already (strace, gdb: TracerPid in "
+				      "/proc/PID/status), or is CAP_SYS_PTRACE missing?");
+	}
+	s->ps->seized = true;
+	th->agent->state = THREAD_STOPPED; /* as good as: it is waited for below */
+	/*
+	 * A task that is stopped by a signal reports that by itself; an
+	 * additional interrupt would stay pending and surface later.
+	 */
+	if (!th->task->stopped && ptrace(PTRACE_INTERRUPT, th->tid, NULL, NULL) && errno != ESRCH)
+		return ckpt_fail_sys(err, errno, "thread %d: PTRACE_INTERRUPT", (int)th->tid);
+	return 0;
+}
+
+/* Collect the stop of a thread seized before. */
+static int collect_stop(struct ckpt_thread *th, struct ckpt_error *err)
+{
+	for (;;) {
+		int status, r = wait_stop(th->tid, STOP_TIMEOUT_MS, &status);
+
+		if (r == -ESRCH) {
+			th->agent->state = THREAD_GONE;
+			return 0;
+		}
+		if (r == -ETIMEDOUT) {
+			ckpt_fail_as(err, CKPT_EXIT_REFUSED, ETIMEDOUT,
+				     "task %d (%s): thread %d does not stop: it is in "
+				     "uninterruptible sleep",
+				     (int)th->task->pid, th->task->comm, (int)th->tid);
+			return ckpt_hint(err, "a parent in vfork(2) waits for its child to exec; "
+					      "try again in a moment");
+		}
+		if (r)
+			return ckpt_fail_sys(err, r, "thread %d: waitpid(2)", (int)th->tid);
+		if (is_event_stop(status)) {
+			th->task->stopped |= WSTOPSIG(status) != SIGTRAP;
+			return rollback(th, err);
+		}
+		/* a signal was on its way: let it be delivered, the interrupt is still pending */
+		if (ptrace(PTRACE_CONT, th->tid, NULL, status >> 16 ? 0L : WSTOPSIG(status)))
+			return ckpt_fail_sys(err, errno, "thread %d: PTRACE_CONT", (int)th->tid);
+	}
+}
+
+static int note_thread(void *arg, pid_t tid, struct ckpt_error *err)
+{
+	struct scan *s = arg;
+	struct ckpt_thread *th = find_thread(&s->task->pub, tid);
+
+	if (th)
+		return 0;
+	s->found_new = true;
+	th = set_add_thread(s->task, tid, err);
+	if (!th)
+		return -ENOMEM;
+	/* the leader stands first, whatever order readdir gives */
+	if (tid == s->task->pub.pid && s->task->pub.n_threads > 1) {
+		s->task->pub.threads[s->task->pub.n_threads - 1] = s->task->pub.threads[0];
+		s->task->pub.threads[0] = th;
+	}
+	return s->ps->run->live ? 0 : seize_thread(s, th, err);
+}
+
+static void drop_gone_threads(struct ckpt_task *t)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < t->n_threads; i++) {
+		struct ckpt_thread *th = t->threads[i];
+
+		if (th->agent->state == THREAD_GONE && th->tid != t->pid) {
+			free(th->agent);
+			free(th);
+		} else {
+			t->threads[kept++] = th;
+		}
+	}
+	t->n_threads = kept;
+}
+
+/* All threads of one task, until a pass finds no new one. */
+static int take_task(struct scan *s, struct ckpt_error *err)
+{
+	struct ckpt_task *t = &s->task->pub;
+
+	if (t->zombie)
+		return set_add_thread(s->task, t->pid, err) ? 0 : -ENOMEM;
+	do {
+		size_t before = t->n_threads;
+		int r;
+
+		s->found_new = false;
+		r = each_tid(t, note_thread, s, err);
+		if (r)
+			return r;
+		for (size_t i = before; i < t->n_threads && !s->ps->run->live; i++) {
+			struct ckpt_thread *th = t->threads[i];
+
+			if (!th->dead && th->agent->state == THREAD_STOPPED)
+				r = collect_stop(th, err);
+			if (r)
+				return r;
+		}
+	} while (s->found_new && !s->ps->run->live);
+	drop_gone_threads(t);
+	if (!t->n_threads || t->threads[0]->agent->state == THREAD_GONE)
+		return ckpt_fail_sys(err, ESRCH, "process %d", (int)t->pid);
+	return 0;
+}
+
+/* Add a process and stop it. A child that vanishes meanwhile is none (returns 0). */
+static int take_process(struct proc_set *ps, pid_t pid, struct ckpt_task *parent,
+			struct ckpt_error *err)
+{
+	struct ckpt_error why = { 0 };
+	struct scan s = { .ps = ps };
+	int r;
+
+	s.task = set_add(ps, pid, parent, &why);
+	r = s.task ? take_task(&s, &why) : -why.err;
+	if (r == -ESRCH && s.task)
+		set_drop_last(ps);
+	if (r == -ESRCH && parent)
+		return 0;
+	if (r)
+		*err = why;
+	return r;
+}
+
+static bool is_known(const struct proc_set *ps, pid_t pid)
+{
+	for (size_t i = 0; i < ps->n; i++)
+		if (ps->tasks[i]->pub.pid == pid)
+			return true;
+	return false;
+}
+
+/* The children of one thread, from /proc/PID/task/TID/children. */
+static int take_children_of(struct proc_set *ps, struct ckpt_thread *th, struct ckpt_error *err)
+{
+	struct ckpt_error why = { 0 };
+	CKPT_AUTO_FREE char *text = NULL;
+	char path[48], *p, *end;
+
+	snprintf(path, sizeof(path), "task/%d/children", (int)th->tid);
+	if (ckpt_proc_read(th->task, path, &text, &why) < 0) {
+		if (ps->run->live || th->dead)
+			return 0;
+		*err = why;
+		return -why.err;
+	}
+	for (p = text; *p; p = end) {
+		long pid = strtol(p, &end, 10);
+		int r;
+
+		if (end == p)
+			break;
+		if (is_known(ps, (pid_t)pid))
+			continue;
+		r = take_process(ps, (pid_t)pid, th->task, err);
+		if (r)
+			return r;
+	}
+	return 0;
+}
+
+/*
+ * The whole tree. A pass visits every task, those that it adds included. Passes
+ * go on until one adds nothing: a child that died before it was stopped may
+ * have left children to a reaper whose own were read already.
+ */
+static int take_tree(struct proc_set *ps, pid_t root, struct ckpt_error *err)
+{
+	int r = take_process(ps, root, NULL, err);
+	size_t before = 0;
+
+	while (!r && ps->n != before) {
+		before = ps->n;
+		for (size_t i = 0; !r && i < ps->n; i++) {
+			struct ckpt_task *t = &ps->tasks[i]->pub;
+
+			for (size_t k = 0; !r && !t->zombie && k < t->n_threads; k++)
+				r = take_children_of(ps, t->threads[k], err);
+		}
+		if (ps->run->live)
+			break;
+	}
+	return r;
+}
+
+static int check_root(pid_t root, struct ckpt_error *err)
+{
+	char path[32];
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)root);
+	if (root <= 0 || access(path, F_OK)) {
+		ckpt_fail_as(err, CKPT_EXIT_FAILED, ESRCH, "there is no process %d", (int)root);
+		return ckpt_hint(err, "pids are those of the pid namespace that ckpt runs in");
+	}
+	for (pid_t p = getpid(); p > 1;) {
+		CKPT_AUTO_FD int fd = -1;
+		char buf[512];
+		int64_t parent;
+		ssize_t n;
+
+		if (p == root) {
+			ckpt_fail_as(err, CKPT_EXIT_REFUSED, EINVAL,
+				     "process %d is ckpt itself or one of its ancestors",
+				     (int)root);
+			return ckpt_hint(err, "run ckpt from outside the tree");
+		}
+		snprintf(path, sizeof(path), "/proc/%d/stat", (int)p);
+		fd = open(path, O_RDONLY | O_CLOEXEC);
+		n = fd < 0 ? -1 : read(fd, buf, sizeof(buf) - 1);
+		if (n <= 0)
+			break;
+		buf[n] = '\0';
+		if (ckpt_proc_stat_field(buf, 4, &parent))
+			break;
+		p = (pid_t)parent;
+	}
+	return 0;
+}
+
+static int take_root(struct proc_set *ps, pid_t root, struct ckpt_error *err)
+{
+	int r = check_root(root, err);
+
+	if (!r)
+		r = take_tree(ps, root, err);
+	if (r)
+		return r;
+	if (ps->tasks[0]->pub.zombie)
+		return ckpt_fail_as(err, CKPT_EXIT_REFUSED, ESRCH, "process %d is a zombie",
+				    (int)root);
+	set_sort(ps);
+	return 0;
+}
+
+int proc_scan(struct proc_set *ps, pid_t root, struct ckpt_error *err)
+{
+	return take_root(ps, root, err);
+}
+
+int proc_seize(struct proc_set *ps, pid_t root, struct ckpt_error *err)
+{
+	return take_root(ps, root, err);
+}
+
+/* ---- letting go -------------------------------------------------------------------- */
+
+static int detach(struct ckpt_thread *th)
+{
+	struct ckpt_agent *a = th->agent;
+
+	if (a->state != THREAD_STOPPED)
+		return 0;
+	a->state = THREAD_FREE;
+	if (a->stop_pending)
+		syscall(SYS_tgkill, th->task->pid, th->tid, SIGSTOP);
+	return ptrace(PTRACE_DETACH, th->tid, NULL, NULL) && errno != ESRCH ? -errno : 0;
+}
+
+static int kill_task(const struct ckpt_task *t)
+{
+	return syscall(SYS_pidfd_send_signal, t->pidfd, SIGKILL, NULL, 0) && errno != ESRCH ? -errno
+											    : 0;
+}
+
+/* Are all threads of it dead? Reaped as a tracer must, so that its parent hears of it. */
+static bool is_dead(const struct ckpt_task *t)
+{
+	struct ckpt_error ignored = { 0 };
+	CKPT_AUTO_FREE char *stat = NULL;
+	int64_t state = 0;
+	int status;
+
+	for (size_t i = t->n_threads; i-- > 0;)
+		while (waitpid(t->threads[i]->tid, &status, __WALL | WNOHANG) > 0)
+			;
+	if (ckpt_proc_read(t, "stat", &stat, &ignored) < 0)
+		return true;
+	ckpt_proc_stat_field(stat, 3, &state);
+	return state == 'Z' || state == 'X';
+}
+
+/* The root's parent reaps it; pid 1 may take its time, and a restore needs the number free. */
+static void wait_for_reaper(const struct ckpt_task *root)
+{
+	struct timespec nap = { 0, 5000000 };
+
+	for (int i = 0; i < 600; i++) {
+		struct ckpt_error ignored = { 0 };
+		CKPT_AUTO_FREE char *stat = NULL;
+		int64_t parent = 0;
+
+		if (ckpt_proc_read(root, "stat", &stat, &ignored) < 0)
+			return;
+		/* any other parent may be waiting for us to end before it reaps */
+		if (ckpt_proc_stat_field(stat, 4, &parent) || parent != 1)
+			return;
+		nanosleep(&nap, NULL);
+	}
+}
+
+static int kill_tree(struct proc_set *ps, struct ckpt_error *err)
+{
+	struct timespec nap = { 0, 1000000 };
+	size_t alive = ps->n;
+
+	for (size_t i = 0; i < ps->n; i++) {
+		int r = ps->tasks[i]->pub.zombie ? 0 : kill_task(&ps->tasks[i]->pub);
+
+		if (r)
+			return ckpt_fail_sys(err, r, "task %d: SIGKILL",
+					     (int)ps->tasks[i]->pub.pid);
+	}
+	for (int i = 0; alive && i < 10000; i++) {
+		alive = 0;
+		for (size_t k = ps->n; k-- > 0;)
+			alive += !ps->tasks[k]->pub.zombie && !is_dead(&ps->tasks[k]->pub);
+		if (alive)
+			nanosleep(&nap, NULL);
+	}
+	for (size_t i = 0; i < ps->n; i++)
+		for (size_t k = 0; k < ps->tasks[i]->pub.n_threads; k++)
+			ps->tasks[i]->pub.threads[k]->agent->state = THREAD_GONE;
+	if (alive)
+		return ckpt_fail_sys(err, ETIMEDOUT, "%zu tasks do not die", alive);
+	wait_for_reaper(&ps->tasks[0]->pub);
+	return 0;
+}
+
+int proc_release(struct proc_set *ps, enum ckpt_after after, struct ckpt_error *err)
+{
+	int r = 0, failed;
+
+	if (!ps->seized)
+		return 0;
+	ps->seized = false;
+	if (after == CKPT_AFTER_KILL)
+		return kill_tree(ps, err);
+	failed = proc_agents_out(ps, err);
+	for (size_t i = 0; i < ps->n; i++) {
+		struct ckpt_task *t = &ps->tasks[i]->pub;
+
+		if (t->zombie)
+			continue;
+		/* queued while it is in a ptrace stop, it takes effect before any user code runs */
+		if (after == CKPT_AFTER_STOP && !t->stopped)
+			kill(t->pid, SIGSTOP);
+		for (size_t k = t->n_threads; k-- > 0;) {
+			r = detach(t->threads[k]);
+			if (r && !failed)
+				failed = ckpt_fail_sys(err, r, "task %d: PTRACE_DETACH",
+						       (int)t->pid);
+		}
+	}
+	if (failed) {
+		err->exit = CKPT_EXIT_LOST;
+		ckpt_hint(err, "look at the states of the tasks in /proc");
+	}
+	return failed;
+}

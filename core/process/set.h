@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT */
+/* The process layer's own view of the tasks of one run. */
+#ifndef CKPT_PROCESS_SET_H
+#define CKPT_PROCESS_SET_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include <ckpt/plugin.h>
+
+#include "agent/agent.h"
+#include "process/process.h"
+#include "process/segment.h"
+
+/* Where a thread is, as far as we know. */
+enum thread_state {
+	THREAD_FREE,	/* not ours (scanned only, or let go) */
+	THREAD_STOPPED, /* in a ptrace stop, its registers its own */
+	THREAD_SEATED,	/* running the agent's loop */
+	THREAD_GONE,	/* exited under us */
+};
+
+struct ckpt_agent {
+	struct ckpt_thread *th;
+	struct proc_set *ps;
+	enum thread_state state;
+	bool stop_pending;	 /* a SIGSTOP came while it sat in the agent: send it again later */
+	struct segment *seg;	 /* while seated */
+	struct agent_seat *seat; /* engine's address; while seated */
+	uint64_t seat_addr;	 /* task's address of it */
+	uint32_t seq;
+	struct ckpt_final *final; /* restore; owned */
+};
+
+/* A task with what only this layer knows. */
+struct task_node {
+	struct ckpt_task pub; /* first member: a ckpt_task is a task_node */
+	struct segment *seg;  /* dump: the task's own; restore: the set's */
+	uint64_t start_time;  /* /proc/PID/stat field 22, tells a reused pid */
+	struct proc_set *ps;
+	/* restore */
+	uint8_t *used_fds; /* one byte a descriptor number, up to the highest of any task */
+	bool ended;	   /* a zombie now */
+};
+
+struct range {
+	uint64_t start, end;
+};
+
+struct proc_set {
+	struct ckpt_run *run;
+	struct task_node **tasks;
+	size_t n, cap;
+	bool seized;
+	bool restoring;
+	/* restore */
+	struct range *reserved;
+	size_t n_reserved, cap_reserved;
+	struct segment *seg;
+	int max_fd;	/* highest descriptor number of any task */
+	int self_pidfd; /* pidfd of the engine: skeletons fetch descriptors through it */
+	pid_t newborn;	/* cloned last, stopped, not yet seated */
+};
+
+static inline struct task_node *node_of(const struct ckpt_task *t)
+{
+	return (struct task_node *)t;
+}
+
+/* set.c */
+struct task_node *set_add(struct proc_set *ps, pid_t pid, struct ckpt_task *parent,
+			  struct ckpt_error *err);
+struct ckpt_thread *set_add_thread(struct task_node *t, pid_t tid, struct ckpt_error *err);
+/* Forget the task added last. */
+void set_drop_last(struct proc_set *ps);
+/* Give ids: pre-order from the root, children by pid. */
+void set_sort(struct proc_set *ps);
+
+/* wait.c */
+/* Wait for a stop of one thread, at most timeout_ms; *status is waitpid's. -ESRCH: it died. */
+int wait_stop(pid_t tid, int timeout_ms, int *status);
+bool is_event_stop(int status);
+/*
+ * Bring a tracee, running or (from_stop) in another kind of stop, to an event
+ * stop, which lies before the kernel's restart of system calls. Signals that
+ * arrive are delivered.
+ */
+int interrupt_and_wait(struct ckpt_agent *a, bool from_stop, int timeout_ms,
+		       struct ckpt_error *err);
+
+/* One system call by single step over the instruction at regs->rip; regs afterwards. */
+int step_syscall(struct ckpt_agent *a, struct user_regs_struct *regs, struct ckpt_error *err);
+
+/* rollback.c */
+/* Make the registers of a just stopped thread those at which it shall go on. */
+int rollback(struct ckpt_thread *th, struct ckpt_error *err);
+
+/* agent.c */
+int agent_post(struct ckpt_agent *a, uint32_t command, struct ckpt_error *err);
+/* Wait until the agent has done what was posted. */
+int agent_wait(struct ckpt_agent *a, struct ckpt_error *err);
+/* Send a stopped thread into the loop at its seat. `regs` are what it has now. */
+int agent_enter(struct ckpt_agent *a, const struct user_regs_struct *regs, struct ckpt_error *err);
+
+/* execute.c */
+/* Run a script whose last operation does not come back. */
+int execute_last(struct ckpt_script *s, struct ckpt_thread *th, struct ckpt_error *err);
+
+/* skeleton.c */
+/* A seated thread has cloned (PTRACE_EVENT_*): note the newcomer, let the parent go on. */
+int skeleton_adopt(struct ckpt_agent *parent, struct ckpt_error *err);
+
+/* The number at which every skeleton holds the engine's pidfd: above all restored ones. */
+static inline int transport_fd(const struct proc_set *ps)
+{
+	return ps->max_fd + 1;
+}
+
+#endif

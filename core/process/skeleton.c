@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Skeletons: tasks that are nothing but the agent and the segment. The root
+ * executes a one-page program, so that nothing of the engine's memory,
+ * descriptors or signal dispositions is left in it; all others are cloned by
+ * their real parents.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <linux/sched.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/shm.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "engine/run.h"
+#include "process/set.h"
+#include "process/uapi.h"
+
+#define STOP_TIMEOUT_MS 10000
+#define THREAD_FLAGS \
+	(CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM)
+
+extern const uint8_t stub_elf[], stub_elf_end[];
+
+#ifndef MFD_EXEC
+#define MFD_EXEC 0x10U
+#endif
+
+/* The stub as an executable file that nobody has open for writing. */
+static int open_stub(struct ckpt_error *err)
+{
+	const size_t len = (size_t)(stub_elf_end - stub_elf);
+	CKPT_AUTO_FD int fd = memfd_create("ckpt-skeleton", MFD_CLOEXEC | MFD_EXEC);
+	char path[40];
+	int ro;
+
+	if (fd < 0) /* MFD_EXEC is new in 6.3 */
+		fd = memfd_create("ckpt-skeleton", MFD_CLOEXEC);
+	if (fd < 0 || write(fd, stub_elf, len) != (ssize_t)len || fchmod(fd, 0755))
+		return ckpt_fail_sys(err, errno, "memfd for the skeleton");
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	ro = open(path, O_RDONLY | O_CLOEXEC);
+	return ro < 0 ? ckpt_fail_sys(err, errno, "%s", path) : ro;
+}
+
+/* In the child: become the stub, with the transport as the only descriptor. */
+static void __attribute__((noreturn)) become_stub(int go, int stub, int pidfd, int transport)
+{
+	char *argv[] = { (char *)"ckpt-skeleton", NULL }, *envp[] = { NULL };
+	sigset_t none;
+	char c;
+
+	for (int sig = 1; sig < 65; sig++)
+		signal(sig, SIG_DFL);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	if (read(go, &c, 1) != 1)
+		_exit(127);
+	syscall(SYS_close_range, 0U, ~0U, CLOSE_RANGE_CLOEXEC);
+	if (pidfd == transport ? fcntl(pidfd, F_SETFD, 0) < 0 : dup2(pidfd, transport) < 0)
+		_exit(127);
+	/* the number of the stub itself may be the transport's */
+	syscall(SYS_execveat, stub, "", argv, envp, AT_EMPTY_PATH);
+	_exit(127);
+}
+
+static pid_t clone_root(const struct ckpt_birth *b)
+{
+	struct clone_args args = {
+		.flags = b->clone_flags,
+		.exit_signal = (uint64_t)b->exit_signal,
+		.set_tid = (uint64_t)(uintptr_t)b->set_tid,
+		.set_tid_size = b->n_set_tid,
+	};
+
+	return (pid_t)syscall(SYS_clone3, &args, sizeof(args));
+}
+
+/* Seize the child that waits at `go`, let it execute the stub, stop it at its first instruction. */
+static int seize_root(struct ckpt_agent *a, int go, struct ckpt_error *err)
+{
+	const long options = PTRACE_O_EXITKILL | PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACEEXEC |
+			     PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACECLONE;
+	pid_t pid = a->th->tid;
+	int status, r;
+
+	if (ptrace(PTRACE_SEIZE, pid, NULL, options | PTRACE_O_SUSPEND_SECCOMP) &&
+	    ptrace(PTRACE_SEIZE, pid, NULL, options))
+		return ckpt_fail_sys(err, errno, "PTRACE_SEIZE of the root skeleton");
+	a->state = THREAD_STOPPED;
+	if (write(go, "", 1) != 1)
+		return ckpt_fail_sys(err, errno, "starting the root skeleton");
+	r = wait_stop(pid, STOP_TIMEOUT_MS, &status);
+	if (r || status >> 8 != (SIGTRAP | PTRACE_EVENT_EXEC << 8))
+		return ckpt_fail_sys(err, r ? r : EPROTO, "the root skeleton does not start");
+	/* execve(2) still has to return: its result would overwrite the registers */
+	return interrupt_and_wait(a, true, STOP_TIMEOUT_MS, err);
+}
+
+static int take_seat(struct ckpt_agent *a, struct ckpt_error *err)
+{
+	a->seg = a->ps->seg;
+	a->seat = segment_seat(a->seg, &a->seat_addr);
+	if (!a->seat)
+		return ckpt_fail(err, ENOSPC, "more than %u threads", a->seg->n_seats);
+	a->seat->exit.last = 0;
+	return 0;
+}
+
+static int map_segment(struct ckpt_agent *a, struct ckpt_error *err)
+{
+	struct user_regs_struct regs;
+	int r;
+
+	if (ptrace(PTRACE_GETREGS, a->th->tid, NULL, &regs))
+		return ckpt_fail_sys(err, errno, "registers of the root skeleton");
+	regs.orig_rax = (uint64_t)-1;
+	regs.rax = SYS_shmat;
+	regs.rdi = (uint64_t)a->seg->shmid;
+	regs.rsi = a->seg->addr;
+	regs.rdx = SHM_EXEC;
+	r = step_syscall(a, &regs, err);
+	if (!r && regs.rax != a->seg->addr)
+		r = ckpt_fail_sys(err, (int)-regs.rax, "shmat(2) in the root skeleton");
+	return r ? r : agent_enter(a, &regs, err);
+}
+
+/* A task of the restore, with its leader. */
+static struct task_node *new_task(struct proc_set *ps, pid_t pid, uint32_t id,
+				  struct ckpt_task *parent, struct ckpt_error *err)
+{
+	struct task_node *t = set_add(ps, pid, parent, err);
+
+	if (!t)
+		return NULL;
+	t->pub.id = id;
+	t->pub.zombie = t->pub.stopped = false;
+	t->used_fds = calloc((size_t)ps->max_fd + 1, 1);
+	if (!t->used_fds) {
+		ckpt_fail_sys(err, ENOMEM, "task %u", id);
+		return NULL;
+	}
+	return set_add_thread(t, pid, err) ? t : NULL;
+}
+
+int ckpt_make_root(struct ckpt_run *run, uint32_t id, const struct ckpt_birth *b,
+		   struct ckpt_task **out, struct ckpt_error *err)
+{
+	struct proc_set *ps = run_procs(run);
+	CKPT_AUTO_FD int stub = open_stub(err);
+	CKPT_AUTO_FD int go_read = -1, go_write = -1;
+	struct ckpt_agent *a;
+	struct task_node *t;
+	int go[2], r;
+	pid_t pid;
+
+	if (stub < 0)
+		return stub;
+	if (pipe2(go, O_CLOEXEC))
+		return ckpt_fail_sys(err, errno, "pipe2(2)");
+	go_read = go[0];
+	go_write = go[1];
+	ps->restoring = true;
+	pid = clone_root(b);
+	if (!pid)
+		become_stub(go_read, stub, ps->self_pidfd, transport_fd(ps));
+	if (pid < 0)
+		return ckpt_fail_sys(err, errno, "clone3(2) of the root with pid %d",
+				     b->n_set_tid ? (int)b->set_tid[b->n_set_tid - 1] : 0);
+	t = new_task(ps, pid, id, NULL, err);
+	if (!t) {
+		kill(pid, SIGKILL);
+		waitpid(pid, NULL, __WALL);
+		return -err->err;
+	}
+	a = t->pub.threads[0]->agent;
+	r = seize_root(a, go_write, err);
+	if (!r)
+		r = take_seat(a, err);
+	if (!r)
+		r = map_segment(a, err);
+	if (!r)
+		*out = &t->pub;
+	return r;
+}
+
+/* ---- cloned by an agent ------------------------------------------------------------------ */
+
+int skeleton_adopt(struct ckpt_agent *parent, struct ckpt_error *err)
+{
+	unsigned long tid = 0;
+	int status, r;
+
+	if (ptrace(PTRACE_GETEVENTMSG, parent->th->tid, NULL, &tid))
+		return ckpt_fail_sys(err, errno, "thread %d: whom it cloned", (int)parent->th->tid);
+	r = wait_stop((pid_t)tid, STOP_TIMEOUT_MS, &status);
+	if (r)
+		return ckpt_fail_sys(err, r, "cloned thread %lu", tid);
+	parent->ps->newborn = (pid_t)tid;
+	if (ptrace(PTRACE_CONT, parent->th->tid, NULL, 0L))
+		return ckpt_fail_sys(err, errno, "thread %d: PTRACE_CONT", (int)parent->th->tid);
+	return 0;
+}
+
+/* Let `by` call clone3(2); the newcomer's tid in our pid namespace is returned. */
+static pid_t clone_by(struct ckpt_run *run, struct ckpt_thread *by, const struct ckpt_birth *b,
+		      uint64_t flags, struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "clone");
+	struct {
+		struct clone_args args;
+		pid_t tids[64];
+	} in = { 0 };
+	int op, r;
+
+	if (b->n_set_tid > CKPT_ARRAY_SIZE(in.tids))
+		return ckpt_fail(err, E2BIG, "%zu pid namespace levels", b->n_set_tid);
+	in.args.flags = b->clone_flags | flags;
+	in.args.exit_signal = flags & CLONE_THREAD ? 0 : (uint64_t)b->exit_signal;
+	in.args.set_tid_size = b->n_set_tid;
+	memcpy(in.tids, b->set_tid, b->n_set_tid * sizeof(pid_t));
+	op = ckpt_script_add(s, SYS_clone3, CKPT_IN(&in, sizeof(in)), CKPT_C(sizeof(in.args)));
+	if (b->n_set_tid)
+		ckpt_script_pointer(s, op, 0, offsetof(struct clone_args, set_tid), op, 0,
+				    sizeof(in.args));
+	run_procs(run)->newborn = 0;
+	r = ckpt_script_run(s, by, err);
+	if (r) {
+		if (err->err == EEXIST)
+			ckpt_hint(err, "a process with that pid is running");
+		return r;
+	}
+	return run_procs(run)->newborn ? run_procs(run)->newborn
+				       : ckpt_fail(err, EPROTO, "clone3(2) made nothing");
+}
+
+static int seat_newborn(struct ckpt_thread *th, struct ckpt_error *err)
+{
+	struct user_regs_struct regs;
+	int r = take_seat(th->agent, err);
+
+	if (r)
+		return r;
+	th->agent->state = THREAD_STOPPED;
+	if (ptrace(PTRACE_GETREGS, th->tid, NULL, &regs))
+		return ckpt_fail_sys(err, errno, "thread %d: registers", (int)th->tid);
+	return agent_enter(th->agent, &regs, err);
+}
+
+int ckpt_make_child(struct ckpt_run *run, struct ckpt_task *parent, uint32_t id,
+		    const struct ckpt_birth *b, struct ckpt_task **out, struct ckpt_error *err)
+{
+	pid_t pid = clone_by(run, parent->threads[0], b, 0, err);
+	struct task_node *t;
+	int r;
+
+	if (pid < 0)
+		return pid;
+	t = new_task(run_procs(run), pid, id, parent, err);
+	if (!t) {
+		kill(pid, SIGKILL);
+		return -err->err;
+	}
+	memcpy(t->used_fds, node_of(parent)->used_fds, (size_t)run_procs(run)->max_fd + 1);
+	r = seat_newborn(t->pub.threads[0], err);
+	if (!r)
+		*out = &t->pub;
+	return r;
+}
+
+int ckpt_make_thread(struct ckpt_run *run, struct ckpt_task *task, const struct ckpt_birth *b,
+		     struct ckpt_thread **out, struct ckpt_error *err)
+{
+	pid_t tid = clone_by(run, task->threads[0], b, THREAD_FLAGS, err);
+	struct ckpt_thread *th;
+	int r;
+
+	if (tid < 0)
+		return tid;
+	th = set_add_thread(node_of(task), tid, err);
+	if (!th)
+		return -ENOMEM;
+	r = seat_newborn(th, err);
+	if (!r && out)
+		*out = th;
+	return r;
+}
+
+/* ---- ending --------------------------------------------------------------------------------- */
+
+static int build_end(struct ckpt_script *s, int status, struct ckpt_error *err)
+{
+	const struct rlimit no_core = { 0, 0 };
+	const uint64_t none = 0;
+	int pid;
+
+	if (WIFEXITED(status)) {
+		ckpt_script_add(s, SYS_exit_group, CKPT_C(WEXITSTATUS(status)));
+		return 0;
+	}
+	if (!WIFSIGNALED(status) || WCOREDUMP(status))
+		return ckpt_fail(err, EOPNOTSUPP, "exit status 0x%x cannot be made", status);
+	ckpt_script_add(s, SYS_prlimit64, CKPT_C(0), CKPT_C(RLIMIT_CORE),
+			CKPT_IN(&no_core, sizeof(no_core)), CKPT_C(0));
+	pid = ckpt_script_add0(s, SYS_getpid);
+	ckpt_script_add(s, SYS_kill, CKPT_R(pid), CKPT_C(WTERMSIG(status)));
+	ckpt_script_add(s, SYS_rt_sigprocmask, CKPT_C(SIG_SETMASK), CKPT_IN(&none, sizeof(none)),
+			CKPT_C(0), CKPT_C(sizeof(none)));
+	return 0;
+}
+
+/*
+ * As its tracer we are told of the death first; when we have taken note of it
+ * the zombie goes to its real parent.
+ */
+static int wait_end(pid_t pid, int want, struct ckpt_error *err)
+{
+	for (;;) {
+		int status = 0, r = wait_stop(pid, STOP_TIMEOUT_MS, &status);
+
+		if (r == -ESRCH && (WIFEXITED(status) || WIFSIGNALED(status)))
+			return status == want ? 0
+					      : ckpt_fail(err, EPROTO,
+							  "it ended with 0x%x instead of 0x%x",
+							  status, want);
+		if (r)
+			return ckpt_fail_sys(err, r, "waiting for its end");
+		if (ptrace(PTRACE_CONT, pid, NULL, status >> 16 ? 0L : (long)WSTOPSIG(status)))
+			return ckpt_fail_sys(err, errno, "PTRACE_CONT");
+	}
+}
+
+int ckpt_end_task(struct ckpt_run *run, struct ckpt_task *task, int status, struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "end");
+	struct ckpt_agent *a = task->threads[0]->agent;
+	int r = build_end(s, status, err);
+
+	if (!r)
+		r = execute_last(s, task->threads[0], err);
+	if (!r)
+		r = wait_end(task->pid, status, err);
+	if (r)
+		return ckpt_wrap(err, "task %u", task->id);
+	a->state = THREAD_GONE;
+	a->seat = NULL;
+	node_of(task)->ended = true;
+	task->zombie = true;
+	return 0;
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: MIT */
+/* Waiting for tracees, with a deadline: a task in uninterruptible sleep must not hang us. */
+#include <errno.h>
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <string.h>
+#include <time.h>
+
+#include "process/set.h"
+#include "process/uapi.h"
+
+#define STEP_TIMEOUT_MS 10000
+
+static uint64_t now_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+int wait_stop(pid_t tid, int timeout_ms, int *status)
+{
+	uint64_t start = now_us(), passed = 0;
+
+	while (passed < (uint64_t)timeout_ms * 1000) {
+		pid_t r = waitpid(tid, status, __WALL | WNOHANG);
+
+		if (r == tid)
+			return WIFSTOPPED(*status) ? 0 : -ESRCH;
+		if (r < 0 && errno != EINTR)
+			return errno == ECHILD ? -ESRCH : -errno;
+		passed = now_us() - start;
+		/* a stop takes some 20 us; whoever needs much longer gets polled slowly */
+		if (passed > 200) {
+			struct timespec nap = { 0, passed > 20000 ? 1000000 : 50000 };
+
+			nanosleep(&nap, NULL);
+		}
+	}
+	return -ETIMEDOUT;
+}
+
+bool is_event_stop(int status)
+{
+	return status >> 16 == PTRACE_EVENT_STOP;
+}
+
+int interrupt_and_wait(struct ckpt_agent *a, bool from_stop, int timeout_ms, struct ckpt_error *err)
+{
+	pid_t tid = a->th->tid;
+	int status, r;
+
+	if (ptrace(PTRACE_INTERRUPT, tid, NULL, NULL) ||
+	    (from_stop && ptrace(PTRACE_CONT, tid, NULL, 0L)))
+		return ckpt_fail_sys(err, errno, "thread %d: PTRACE_INTERRUPT", (int)tid);
+	for (;;) {
+		long sig;
+
+		r = wait_stop(tid, timeout_ms, &status);
+		if (r == -ESRCH)
+			a->state = THREAD_GONE;
+		if (r)
+			return ckpt_fail_sys(err, r, "thread %d does not stop", (int)tid);
+		if (is_event_stop(status))
+			break;
+		/*
+		 * A signal came first. Delivered now, its handler's frame becomes part
+		 * of what is saved; the interrupt is still pending and stops the
+		 * thread before it runs. A stop signal that meets a thread in the
+		 * agent has to wait.
+		 */
+		sig = status >> 16 ? 0 : WSTOPSIG(status);
+		if (a->seat && sig == SIGSTOP) {
+			a->stop_pending = true;
+			sig = 0;
+		}
+		if (ptrace(PTRACE_CONT, tid, NULL, sig))
+			return ckpt_fail_sys(err, errno, "thread %d: PTRACE_CONT", (int)tid);
+	}
+	a->state = THREAD_STOPPED;
+	return 0;
+}
+
+int step_syscall(struct ckpt_agent *a, struct user_regs_struct *regs, struct ckpt_error *err)
+{
+	int status, r;
+
+	do {
+		if (ptrace(PTRACE_SETREGS, a->th->tid, NULL, regs) ||
+		    ptrace(PTRACE_SINGLESTEP, a->th->tid, NULL, 0L))
+			return ckpt_fail_sys(err, errno, "thread %d: single step", (int)a->th->tid);
+		r = wait_stop(a->th->tid, STEP_TIMEOUT_MS, &status);
+		if (r)
+			return ckpt_fail_sys(err, r, "thread %d: single step", (int)a->th->tid);
+	} while (status >> 16 == PTRACE_EVENT_STOP);
+	if (WSTOPSIG(status) != SIGTRAP)
+		return ckpt_fail(err, EFAULT, "thread %d: %s in a single step", (int)a->th->tid,
+				 strsignal(WSTOPSIG(status)));
+	if (ptrace(PTRACE_GETREGS, a->th->tid, NULL, regs))
+		return ckpt_fail_sys(err, errno, "thread %d: registers", (int)a->th->tid);
+	return 0;
+}
