@@ -3,6 +3,7 @@
  * A whole plugin: it puts a note into each image, shows it when the image is restored, and lets
  * `ckpt verify` compare it with what it would write today. See README.md.
  */
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
