@@ -74,8 +74,8 @@ class Report:
         """Is the test named by --only (a shell pattern or a part of the name)?"""
         return not self.only or self.only in name or fnmatch.fnmatch(name, self.only)
 
-    def run(self, name, function):
-        """Runs function(test) and records how it ends."""
+    def run(self, name, function, quiet=False):
+        """Runs function(test) and records how it ends; `quiet` says nothing about what went well."""
         if not self.wanted(name):
             return
         test = Test(name)
@@ -94,11 +94,13 @@ class Report:
         errors = test.finish()
         if errors and verdict == "ok":
             verdict, why = "FAIL", "; ".join(errors)
-        self.record(test, verdict, why, time.monotonic() - begin)
+        self.record(test, verdict, why, time.monotonic() - begin, quiet)
 
-    def record(self, test, verdict, why, seconds):
+    def record(self, test, verdict, why, seconds, quiet):
         """Prints one line a test, more if it failed."""
-        print(f"{verdict:4} {test.name} ({seconds:.1f} s){': ' + why if why else ''}", flush=True)
+        if not quiet or verdict != "ok":
+            print(f"{verdict:4} {test.name} ({seconds:.1f} s){': ' + why if why else ''}",
+                  flush=True)
         if verdict == "FAIL":
             self.failed.append(test.name)
             for line in test.tail():

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The loads that bench/run measures: `load KIND DIR`. They are victims like those of tests/scenario
+ * and can be asked to check themselves.
+ */
+#include "victim.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, THREADS = 200, FILES = 1000, PAIRS = 250, MAPPINGS = 10000, WORD_STEP = 61 };
+
+static unsigned long *memory;
+static size_t words;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static unsigned round_number, answered;
+static int files[FILES], pairs[PAIRS][2], pipes[PAIRS][2];
+
+static void *map(size_t size)
+{
+	void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (at == MAP_FAILED)
+		victim_die("mmap: %s", strerror(errno));
+	return at;
+}
+
+static void fill(size_t size)
+{
+	words = size / sizeof(*memory);
+	memory = map(size);
+	for (size_t i = 0; i < words; i++)
+		memory[i] = victim_word(11, i);
+}
+
+static void check_memory(void)
+{
+	for (size_t i = 0; i < words; i += WORD_STEP)
+		CHECK(memory[i] == victim_word(11, i), "word %zu has changed", i);
+}
+
+static void small(void)
+{
+	fill(16UL << 20);
+}
+
+static void large(void)
+{
+	fill(1UL << 30);
+}
+
+static _Noreturn void *wait_for_round(void *unused)
+{
+	unsigned seen = 0;
+	pthread_mutex_lock(&lock);
+	for (;;) {
+		while (round_number == seen)
+			pthread_cond_wait(&changed, &lock);
+		seen = round_number;
+		answered++;
+		pthread_cond_broadcast(&changed);
+	}
+}
+
+static void threads(void)
+{
+	pthread_attr_t attr;
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, 256 << 10);
+	for (int i = 1; i < THREADS; i++) {
+		pthread_t thread;
+		MUST_ZERO(pthread_create(&thread, &attr, wait_for_round, NULL));
+	}
+	pthread_attr_destroy(&attr);
+}
+
+static void check_threads(void)
+{
+	pthread_mutex_lock(&lock);
+	answered = 0;
+	round_number++;
+	pthread_cond_broadcast(&changed);
+	while (answered < THREADS - 1)
+		pthread_cond_wait(&changed, &lock);
+	pthread_mutex_unlock(&lock);
+}
+
+static void descriptors(void)
+{
+	for (int i = 0; i < FILES; i++) {
+		char name[32];
+		snprintf(name, sizeof(name), "file-%d", i);
+		char *path = victim_path(name);
+		files[i] = MUST(open(path, O_RDWR | O_CREAT, 0600));
+		free(path);
+		MUST(write(files[i], "0123456789", 10));
+		MUST(lseek(files[i], i % 10, SEEK_SET));
+	}
+	for (int i = 0; i < PAIRS; i++) {
+		MUST(pipe(pipes[i]));
+		MUST(write(pipes[i][1], &i, sizeof(i)));
+		MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, pairs[i]));
+		MUST(write(pairs[i][0], &i, sizeof(i)));
+	}
+}
+
+static void check_descriptors(void)
+{
+	for (int i = 0; i < FILES; i++)
+		CHECK(lseek(files[i], 0, SEEK_CUR) == i % 10, "file %d is at %ld", i,
+		      (long)lseek(files[i], 0, SEEK_CUR));
+	for (int i = 0; i < PAIRS; i++) {
+		int got = -1;
+		CHECK(read(pipes[i][0], &got, sizeof(got)) == sizeof(got) && got == i,
+		      "pipe %d has %d", i, got);
+		CHECK(write(pipes[i][1], &i, sizeof(i)) == sizeof(i), "pipe %d is full", i);
+		CHECK(read(pairs[i][1], &got, sizeof(got)) == sizeof(got) && got == i,
+		      "socket %d has %d", i, got);
+		CHECK(write(pairs[i][0], &i, sizeof(i)) == sizeof(i), "socket %d is full", i);
+	}
+}
+
+/* Alternating protections keep the kernel from joining neighbours. */
+static void mappings(void)
+{
+	fill((size_t)MAPPINGS * PAGE);
+	for (size_t i = 1; i < MAPPINGS; i += 2)
+		MUST(mprotect((char *)memory + i * PAGE, PAGE, PROT_READ));
+}
+
+static const struct kind {
+	const char *name;
+	void (*make)(void);
+	void (*check)(void);
+} kinds[] = {
+	{ "16M", small, check_memory },		{ "1G", large, check_memory },
+	{ "threads", threads, check_threads },	{ "descriptors", descriptors, check_descriptors },
+	{ "mappings", mappings, check_memory },
+};
+
+int main(int argc, char **argv)
+{
+	victim_init(argc - 1, argv + 1);
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {
+		if (!strcmp(kinds[i].name, argv[1])) {
+			kinds[i].make();
+			victim_ready();
+			victim_serve(kinds[i].check);
+		}
+	}
+	victim_die("no load %s", argv[1]);
+}
