@@ -81,6 +81,9 @@ struct ckpt_pages *image_pages_discard(void);
  */
 int image_commit(struct image_writer *w, const struct image_store *st, struct image_info *info,
 		 uint64_t *bytes, struct ckpt_error *err);
+/* Read a page file again before the commit (the planning pass does); the caller closes it. */
+int image_writer_reopen(const struct image_writer *w, const char *name, int *fd, uint64_t *size,
+			struct ckpt_error *err);
 /* Free; without a commit everything that was written is removed. NULL is fine. */
 void image_writer_free(struct image_writer *w);
 

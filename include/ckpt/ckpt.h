@@ -27,20 +27,31 @@ typedef void (*ckpt_log_fn)(void *arg, enum ckpt_log_level level, const char *li
 
 CKPT_API int ckpt_new(struct ckpt **out, ckpt_log_fn log, void *arg, struct ckpt_error *err);
 CKPT_API void ckpt_free(struct ckpt *c);
+/* The most detailed level that `log` wants; CKPT_LOG_WARN until set. */
+CKPT_API void ckpt_set_log_level(struct ckpt *c, enum ckpt_log_level level);
+/*
+ * Ask the run in progress to stop between two steps and undo what it did
+ * (-ECANCELED). After the image is committed, or just before the restored tree
+ * runs, it is too late and ignored. Async-signal-safe.
+ */
+CKPT_API void ckpt_cancel(struct ckpt *c);
 
-/* ---- settings: in the order they are to count, later ones win -------------- */
+/* ---- settings: defaults, then ckpt.conf, the profile, ckpt_set(); later ones win ---- */
 
 /*
- * Apply one setting. `origin` says where it comes from, for `ckpt plugins`
- * ("command line", "/etc/ckpt/ckpt.conf:12"). Keys are the long options of the
- * command line: "plugin", "no-plugin", "without", "allow-loss", "option"
- * (NAME.KEY=VALUE), "plugin-path". Names are checked by ckpt_load().
+ * Make one setting. `origin` says where it comes from, for `ckpt plugins`
+ * ("command line"). Keys are the long options of the command line: "plugin",
+ * "no-plugin", "without", "allow-loss", "option" (NAME.KEY=VALUE),
+ * "plugin-path", "profile", and for whoever writes the output "verbose",
+ * "log-file", "json". Names are checked by ckpt_load().
  */
 CKPT_API int ckpt_set(struct ckpt *c, const char *key, const char *value, const char *origin,
 		      struct ckpt_error *err);
-/* Read an ini file; a missing one is -ENOENT. */
+/* The value of the last setting of a key so far, or NULL. */
+CKPT_API const char *ckpt_setting(const struct ckpt *c, const char *key);
+/* Read an ini file; a missing one is -ENOENT. NULL: the default one, if it is there. */
 CKPT_API int ckpt_read_config(struct ckpt *c, const char *path, struct ckpt_error *err);
-/* Read the profile NAME from the profile directories. */
+/* As ckpt_set() of "profile": read by ckpt_load(), in place of the one that ckpt.conf names. */
 CKPT_API int ckpt_use_profile(struct ckpt *c, const char *name, struct ckpt_error *err);
 
 /* Find and load the plugins, check every setting against them, sort the graphs. */
@@ -84,6 +95,7 @@ struct ckpt_finding {
 	char *task;		/* "task 3 (redis)", or NULL */
 	char *object, *reason, *hint;
 	enum ckpt_exit exit;
+	bool allowable; /* a blocker that --allow-loss would pass */
 };
 
 struct ckpt_counter {
@@ -108,6 +120,12 @@ struct ckpt_result {
 };
 
 CKPT_API void ckpt_result_free(struct ckpt_result *r);
+/*
+ * Write a result as one JSON object with a schema number; `command` is its
+ * name, `err` the run's error (err->err 0: none). No trailing newline.
+ */
+CKPT_API void ckpt_print_result(const struct ckpt_result *r, const char *command,
+				const struct ckpt_error *err, FILE *out);
 
 /*
  * The runs return 0 or a negative errno with err->exit set; *r is filled in

@@ -114,7 +114,14 @@ struct ckpt_plugin {
 	const struct ckpt_need *needs; /* ends with name == NULL */
 	/* Free the state of ckpt_state_set(); called at the end of each run. */
 	void (*state_free)(void *state);
+	uint32_t flags; /* CKPT_PLUGIN_* */
 };
+
+/*
+ * Every tree has state of this plugin's kind: a dump with it switched off is
+ * refused, unless that loss is allowed.
+ */
+#define CKPT_PLUGIN_ESSENTIAL (1U << 0)
 
 /*
  * The entry point. A plugin defines it with

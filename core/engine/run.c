@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: MIT */
+/* What the three kinds of run have in common: steps in order, undo, the result. */
+#include "engine/run.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/engine.h"
+#include "engine/text.h"
+
+uint64_t clock_us(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000;
+}
+
+int run_init(struct ckpt_run *run, struct ckpt *c, enum ckpt_run_kind kind, struct ckpt_result *r,
+	     struct ckpt_error *err)
+{
+	*run = (struct ckpt_run){ .ctx = c, .kind = kind, .result = r };
+	image_store_init(&run->store);
+	run->states = calloc(c->plugins.n + 1, sizeof(*run->states));
+	run->procs = run->states ? proc_new(run) : NULL;
+	return run->procs ? 0 : fail_nomem(err);
+}
+
+void run_fini(struct ckpt_run *run)
+{
+	for (size_t i = 0; run->states && i < run->ctx->plugins.n; i++) {
+		run->current = run->ctx->plugins.list[i];
+		if (run->states[i] && run->current->desc.state_free)
+			run->current->desc.state_free(run->states[i]);
+	}
+	run->current = NULL;
+	if (run->procs)
+		proc_free(run->procs);
+	for (size_t i = 0; i < run->n_unmet; i++)
+		finding_clear(&run->unmet[i]);
+	free(run->unmet);
+	free(run->ran);
+	free(run->states);
+}
+
+int run_add_sections(struct ckpt_run *run, struct ckpt_error *err)
+{
+	const struct plugin_set *ps = &run->ctx->plugins;
+
+	for (size_t i = 0; i < ps->n; i++) {
+		const struct loaded_plugin *p = ps->list[i];
+		struct image_section *sec;
+
+		if (!p->on || !p->desc.records)
+			continue;
+		sec = image_section_add(&run->store, p->name, p->desc.records, p->desc.rules);
+		if (!sec)
+			return fail_nomem(err);
+		sec->version = strdup(p->desc.version);
+		if (!sec->version)
+			return fail_nomem(err);
+	}
+	return 0;
+}
+
+static int add_timing(struct ckpt_result *r, const char *name, uint64_t us, struct ckpt_error *err)
+{
+	char *copy = strdup(name);
+
+	if (!copy || !VEC_ROOM(r->steps, r->n_steps)) {
+		free(copy);
+		return fail_nomem(err);
+	}
+	r->steps[r->n_steps++] = (struct ckpt_counter){ copy, us };
+	return 0;
+}
+
+static int run_step(struct ckpt_run *run, const struct graph_node *n, struct ckpt_error *err)
+{
+	int r;
+
+	if (!VEC_ROOM(run->ran, run->n_ran))
+		return fail_nomem(err);
+	run->current = n->plugin;
+	r = n->step->fn(run, err);
+	run->current = NULL;
+	/*
+	 * A step may hand up what ckpt_refuse() returned: its blocker is on the
+	 * list, and others are still to be found before the next milestone.
+	 */
+	if (r == -ECANCELED && run->result->n_blockers)
+		return 0;
+	if (r < 0)
+		return ckpt_wrap(err, "%s", n->plugin->name);
+	run->ran[run->n_ran++] = n;
+	return 0;
+}
+
+static int run_milestone(struct ckpt_run *run, const char *name,
+			 const struct milestone_action *actions, struct ckpt_error *err)
+{
+	if (!run->too_late) {
+		int r = run_check_blockers(run, err);
+
+		if (r < 0)
+			return r;
+	}
+	for (; actions->milestone; actions++)
+		if (!strcmp(actions->milestone, name))
+			return actions->fn(run, err);
+	return 0;
+}
+
+static int run_node(struct ckpt_run *run, const struct graph_node *n,
+		    const struct milestone_action *actions, struct ckpt_error *err)
+{
+	uint64_t start = clock_us();
+	int r;
+
+	if (run->ctx->cancelled && !run->too_late)
+		return ckpt_fail(err, ECANCELED, "interrupted before %s", n->name);
+	ckpt_log(run, CKPT_LOG_INFO, "%s%s", n->step ? "" : "milestone ", n->name);
+	r = n->step ? run_step(run, n, err) : run_milestone(run, n->name, actions, err);
+	/* an error at a later place may only follow from what a blocker left out */
+	if (r < 0 && run->result->n_blockers && !run->too_late)
+		return run_check_blockers(run, err);
+	return r < 0 ? r : add_timing(run->result, n->name, clock_us() - start, err);
+}
+
+int run_execute(struct ckpt_run *run, const struct milestone_action *actions, const char *until,
+		struct ckpt_error *err)
+{
+	const struct graph *g;
+	int r = engine_graph(run->ctx, run->kind, &g, err);
+
+	for (size_t i = 0; !r && i < g->n; i++) {
+		const struct graph_node *n = &g->nodes[g->order[i]];
+
+		r = run_node(run, n, actions, err);
+		if (!n->step && until && !strcmp(n->name, until))
+			break;
+	}
+	return r;
+}
+
+void run_undo(struct ckpt_run *run)
+{
+	while (run->n_ran) {
+		const struct graph_node *n = run->ran[--run->n_ran];
+
+		if (!n->step->undo)
+			continue;
+		run->current = n->plugin;
+		n->step->undo(run);
+		run->current = NULL;
+	}
+}
+
+int run_finish(struct ckpt_result *r, const char *name, uint64_t started_us, int ret,
+	       struct ckpt_error *err)
+{
+	r->total_us = clock_us() - started_us;
+	if (ret < 0) {
+		if (err->exit == CKPT_EXIT_OK)
+			err->exit = CKPT_EXIT_FAILED;
+		r->exit = err->exit;
+		ckpt_wrap(err, "%s", name);
+	}
+	return ret;
+}

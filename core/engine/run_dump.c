@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: MIT */
+/* The dump: stop, look, collect, save, prove that it can be restored, commit, let go. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/engine.h"
+#include "engine/run.h"
+#include "engine/text.h"
+
+static int fill_losses(const struct ckpt_run *run, struct image_info *info, struct ckpt_error *err)
+{
+	const struct ckpt_result *r = run->result;
+
+	info->losses = calloc(r->n_losses + 1, sizeof(*info->losses));
+	if (!info->losses)
+		return fail_nomem(err);
+	for (size_t i = 0; i < r->n_losses; i++) {
+		const struct ckpt_finding *f = &r->losses[i];
+		char *text;
+
+		if (asprintf(&text, "%s%s%s: %s%s%s", f->plugin, f->feature ? "." : "",
+			     f->feature ? f->feature : "", f->task ? f->task : "",
+			     f->task ? ": " : "", f->object) < 0)
+			return fail_nomem(err);
+		info->losses[info->n_losses++] = text;
+	}
+	return 0;
+}
+
+static int at_committed(struct ckpt_run *run, struct ckpt_error *err)
+{
+	struct image_info info = { .root_pid = run->root_pid };
+	uint64_t bytes = 0;
+	int r = fill_losses(run, &info, err);
+
+	info.ckpt_version = strdup(CKPT_VERSION);
+	if (!r && !info.ckpt_version)
+		r = fail_nomem(err);
+	if (!r)
+		r = image_commit(run->writer, &run->store, &info, &bytes, err);
+	image_info_free(&info);
+	if (r < 0)
+		return r;
+	run->too_late = true;
+	ckpt_count(run, "bytes", bytes);
+	return 0;
+}
+
+static int at_released(struct ckpt_run *run, struct ckpt_error *err)
+{
+	const struct ckpt_dump_args *a = run->arg;
+
+	return live_release(run, a->after, err);
+}
+
+static const struct milestone_action dump_actions[] = {
+	{ "seized", live_seized },
+	{ "surveyed", live_surveyed },
+	{ "collected", live_collected },
+	{ "planned", run_plan },
+	{ "committed", at_committed },
+	{ "released", at_released },
+	{ NULL, NULL },
+};
+
+/* A switched-off plugin that every tree has state for. */
+static int check_essential(struct ckpt_run *run, struct ckpt_error *err)
+{
+	const struct plugin_set *ps = &run->ctx->plugins;
+	bool any = false;
+
+	for (size_t i = 0; i < ps->n; i++) {
+		struct loaded_plugin *p = ps->list[i];
+		char reason[256], hint[128];
+		const struct ckpt_blocker b = { .object = "the whole tree",
+						.reason = reason,
+						.hint = hint };
+
+		if (!(p->desc.flags & CKPT_PLUGIN_ESSENTIAL))
+			continue;
+		any = true;
+		if (p->on)
+			continue;
+		snprintf(reason, sizeof(reason),
+			 "plugin %s is switched off (%s), and every tree needs it", p->name,
+			 p->origin);
+		snprintf(hint, sizeof(hint), "switch it on: --plugin %s", p->name);
+		run->current = p;
+		ckpt_refuse(run, &b);
+		run->current = NULL;
+	}
+	if (any)
+		return 0;
+	ckpt_fail_as(err, CKPT_EXIT_REFUSED, ENOENT,
+		     "no plugin is here that saves what every tree has");
+	return ckpt_hint(err, "see: ckpt plugins; --plugin-path says where plugins are");
+}
+
+static int dump(struct ckpt_run *run, struct ckpt_error *err)
+{
+	const struct ckpt_dump_args *a = run->arg;
+	const struct graph *g;
+	int r = check_essential(run, err);
+
+	if (!r)
+		r = engine_graph(run->ctx, CKPT_DUMP, &g, err);
+	if (r < 0 && run->result->n_blockers)
+		return run_check_blockers(run, err);
+	if (!r)
+		r = run_add_sections(run, err);
+	if (!r && !run->live)
+		r = image_create(a->dir, a->force, &run->writer, err);
+	if (!r)
+		r = run_execute(run, dump_actions, run->live ? "surveyed" : NULL, err);
+	if (r < 0)
+		live_back_out(run, err);
+	return r < 0 ? -err->err : 0;
+}
+
+int ckpt_dump(struct ckpt *c, const struct ckpt_dump_args *a, struct ckpt_result *res,
+	      struct ckpt_error *err)
+{
+	struct ckpt_error own = { 0 };
+	struct ckpt_run run;
+	uint64_t start = clock_us();
+	int r;
+
+	err = err ? err : &own;
+	*res = (struct ckpt_result){ 0 };
+	r = engine_need_loaded(c, err);
+	if (!r)
+		r = plugins_check_losses(&c->plugins, NULL, NULL, err);
+	if (r < 0)
+		return run_finish(res, "dump", start, r, err);
+	r = run_init(&run, c, CKPT_DUMP, res, err);
+	run.arg = (void *)a;
+	run.root_pid = a->pid;
+	run.live = a->dry_run;
+	if (!r)
+		r = dump(&run, err);
+	run_fini(&run);
+	image_writer_free(run.writer);
+	image_store_free(&run.store);
+	return run_finish(res, "dump", start, r, err);
+}

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT */
+/* The restore, and its planner, which a dump runs over its own records. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/engine.h"
+#include "engine/run.h"
+#include "engine/text.h"
+
+static int at_planned(struct ckpt_run *run, struct ckpt_error *err)
+{
+	int r = run_check_unmet(run, err);
+
+	if (r < 0 || run->plan_only)
+		return r;
+	return proc_prepare(run->procs, err);
+}
+
+static int at_running(struct ckpt_run *run, struct ckpt_error *err)
+{
+	struct ckpt_restore_args *a = run->arg;
+
+	count_tasks(run);
+	run->too_late = true;
+	return proc_run(run->procs, &a->root, err);
+}
+
+static const struct milestone_action restore_actions[] = {
+	{ "planned", at_planned },
+	{ "running", at_running },
+	{ NULL, NULL },
+};
+
+static void restore_back_out(struct ckpt_run *run)
+{
+	/* first the tasks, which may hold what a step made outside */
+	proc_abort(run->procs);
+	run_undo(run);
+}
+
+static int restore(struct ckpt_run *run, const char *dir, struct ckpt_error *err)
+{
+	int r = run_open_image(run->ctx, dir, &run->reader, err);
+
+	if (!r)
+		r = run_load_sections(run, err);
+	if (!r)
+		r = run_execute(run, restore_actions, run->plan_only ? "planned" : NULL, err);
+	if (r < 0)
+		restore_back_out(run);
+	return r;
+}
+
+int ckpt_restore(struct ckpt *c, struct ckpt_restore_args *a, struct ckpt_result *res,
+		 struct ckpt_error *err)
+{
+	struct ckpt_error own = { 0 };
+	struct ckpt_run run;
+	uint64_t start = clock_us();
+	int r;
+
+	err = err ? err : &own;
+	*res = (struct ckpt_result){ 0 };
+	r = engine_need_loaded(c, err);
+	if (r < 0)
+		return run_finish(res, "restore", start, r, err);
+	r = run_init(&run, c, CKPT_RESTORE, res, err);
+	run.arg = a;
+	run.plan_only = a->dry_run;
+	if (!r)
+		r = restore(&run, a->dir, err);
+	run_fini(&run);
+	image_reader_free(run.reader);
+	image_store_free(&run.store);
+	return run_finish(res, "restore", start, r, err);
+}
+
+/* ---- the planning pass of a dump ---- */
+
+static int move_blockers(struct ckpt_result *from, struct ckpt_result *to, struct ckpt_error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; !r && i < from->n_blockers; i++)
+		r = finding_add(&to->blockers, &to->n_blockers, &from->blockers[i], err);
+	return r;
+}
+
+int run_plan(struct ckpt_run *dump, struct ckpt_error *err)
+{
+	struct ckpt_result scratch = { 0 };
+	struct ckpt_run run;
+	int r = run_init(&run, dump->ctx, CKPT_RESTORE, &scratch, err);
+
+	run.plan_only = true;
+	/* the very records: image_put() has packed and unpacked them, as a reader would */
+	run.store = dump->store;
+	run.writer = dump->writer;
+	run.root_pid = 0;
+	if (!r)
+		r = run_execute(&run, restore_actions, "planned", err);
+	run_fini(&run);
+	if (r < 0 && scratch.n_blockers) {
+		int moved = move_blockers(&scratch, dump->result, err);
+
+		/* at dump, whatever cannot be restored is a state that is not supported */
+		if (!moved)
+			err->exit = CKPT_EXIT_REFUSED;
+	}
+	ckpt_result_free(&scratch);
+	return r < 0 ? ckpt_wrap(err, "the image could not be restored") : 0;
+}

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: MIT */
+/* Decode an image for people and programs. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/engine.h"
+#include "engine/run.h"
+#include "engine/text.h"
+
+struct show {
+	struct ckpt *c;
+	struct image_reader *rd;
+	struct image_store store;
+	const char *only;
+	bool json, first;
+	FILE *out;
+};
+
+static void print_info_text(const struct image_info *in, FILE *out)
+{
+	time_t s = (time_t)(in->created_ns / 1000000000);
+	struct tm tm;
+	char when[32] = "?";
+
+	if (gmtime_r(&s, &tm))
+		strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S UTC", &tm);
+	fprintf(out, "image %s\n  made %s by ckpt %s on %s\n  kernel %s %s\n  root pid %d\n",
+		in->uuid, when, in->ckpt_version, in->hostname, in->kernel_release, in->machine,
+		in->root_pid);
+	for (size_t i = 0; i < in->n_losses; i++)
+		fprintf(out, "  lost %s\n", in->losses[i]);
+}
+
+static void print_info_json(const struct image_info *in, FILE *out)
+{
+	const struct {
+		const char *name, *value;
+	} texts[] = {
+		{ "uuid", in->uuid },
+		{ "ckpt_version", in->ckpt_version },
+		{ "kernel_release", in->kernel_release },
+		{ "kernel_version", in->kernel_version },
+		{ "machine", in->machine },
+		{ "hostname", in->hostname },
+	};
+
+	fputs("{\"schema\": 1, \"image\": {", out);
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(texts); i++) {
+		fprintf(out, "\"%s\": ", texts[i].name);
+		json_string(out, texts[i].value ? texts[i].value : "");
+		fputs(", ", out);
+	}
+	fprintf(out, "\"created_ns\": %" PRId64 ", \"root_pid\": %d, \"losses\": [", in->created_ns,
+		in->root_pid);
+	for (size_t i = 0; i < in->n_losses; i++) {
+		fputs(i ? ", " : "", out);
+		json_string(out, in->losses[i]);
+	}
+	fputs("]},\n \"plugins\": [", out);
+}
+
+static void open_section(struct show *s, const char *name, const char *version)
+{
+	if (s->json) {
+		fputs(s->first ? "\n  {\"name\": " : ",\n  {\"name\": ", s->out);
+		json_string(s->out, name);
+		fputs(", \"version\": ", s->out);
+		json_string(s->out, version ? version : "");
+		fputs(", \"records\": ", s->out);
+	} else {
+		fprintf(s->out, "\nplugin %s %s\n", name, version ? version : "");
+	}
+	s->first = false;
+}
+
+static int show_section(struct show *s, const char *name, const char *version,
+			struct ckpt_error *err)
+{
+	const struct loaded_plugin *p = plugins_by_name(&s->c->plugins, name);
+	struct image_section *sec;
+	int r;
+
+	if (s->only && strcmp(name, s->only) != 0)
+		return 0;
+	open_section(s, name, version);
+	if (!p) {
+		fputs(s->json ? "null}"
+			      : "  (the plugin is not here: its records cannot be decoded)\n",
+		      s->out);
+		return 0;
+	}
+	sec = image_section_add(&s->store, name, p->desc.records, p->desc.rules);
+	if (!sec)
+		return fail_nomem(err);
+	r = image_load(s->rd, sec, err);
+	if (r < 0)
+		return r;
+	if (!s->json) {
+		image_print_text(sec, s->out);
+		return 0;
+	}
+	image_print_json(sec, s->out);
+	fputs("}", s->out);
+	return 0;
+}
+
+/* The plugin that was asked for must be one that is here or in the image. */
+static int check_only(const struct show *s, struct ckpt_error *err)
+{
+	const char *name;
+
+	if (!s->only || plugins_by_name(&s->c->plugins, s->only))
+		return 0;
+	for (size_t i = 0; (name = image_reader_plugin(s->rd, i, NULL)); i++)
+		if (!strcmp(name, s->only))
+			return 0;
+	return plugins_unknown(&s->c->plugins, s->only, "--plugin", err);
+}
+
+static int show(struct show *s, struct ckpt_error *err)
+{
+	const struct image_info *info = image_reader_info(s->rd);
+	const char *name, *version = NULL;
+	int r = check_only(s, err);
+
+	if (r < 0)
+		return r;
+	if (s->json)
+		print_info_json(info, s->out);
+	else
+		print_info_text(info, s->out);
+	for (size_t i = 0; !r && (name = image_reader_plugin(s->rd, i, &version)); i++)
+		r = show_section(s, name, version, err);
+	if (!r && s->json)
+		fputs("\n ]}\n", s->out);
+	return r;
+}
+
+int ckpt_show(struct ckpt *c, const char *dir, const char *plugin, bool json, FILE *out,
+	      struct ckpt_error *err)
+{
+	struct show s = { .c = c, .only = plugin, .json = json, .first = true, .out = out };
+	int r = engine_need_loaded(c, err);
+
+	if (r < 0)
+		return r;
+	image_store_init(&s.store);
+	r = image_open(dir, &s.rd, err);
+	if (!r)
+		r = show(&s, err);
+	image_store_free(&s.store);
+	image_reader_free(s.rd);
+	return r < 0 ? ckpt_wrap(err, "show") : 0;
+}
