@@ -74,9 +74,10 @@ class Report:
         """Is the test named by --only (a shell pattern or a part of the name)?"""
         return not self.only or self.only in name or fnmatch.fnmatch(name, self.only)
 
-    def run(self, name, function, quiet=False):
-        """Runs function(test) and records how it ends; `quiet` says nothing about what went well."""
-        if not self.wanted(name):
+    def run(self, name, function, quiet=False, always=False):
+        """Runs function(test) and records how it ends; `quiet` says nothing about what went well,
+        `always` does not ask whether it is wanted."""
+        if not always and not self.wanted(name):
             return
         test = Test(name)
         begin = time.monotonic()

@@ -321,6 +321,9 @@ static void forged_manifests(void **state)
 	m.root_pid = -1;
 	forge(f, &m, "bad root pid");
 	m.root_pid = 1;
+	m.hostname = (char *)"\x1b[2J";
+	forge(f, &m, "control characters");
+	m.hostname = (char *)"host";
 	m.files = list;
 	m.n_files = 1;
 	a.owner = (char *)"alpha";

@@ -124,13 +124,13 @@ static void json_of_everything(void **state)
 	text = printed(image_print_json, st.sections[0]);
 	assert_string_equal(
 		text, "[{\"type\":\"alpha.thing\",\"record\":{\"id\":3,"
-		      "\"name\":\"a\\u001b[31m\xc3\xa4\xc2\x9b\\udcff\\u000a\","
+		      "\"name\":\"a\\u001b[31m\xc3\xa4\\u009b\\udcff\\u000a\","
 		      "\"data\":\"000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
 		      "2021222324252627\",\"color\":\"GREEN\","
 		      "\"inners\":[{\"comm\":\"first\",\"time\":0,\"nums\":[]},"
 		      "{\"comm\":\"second\",\"time\":0,\"nums\":[5,6]}],"
 		      "\"ids\":[18446744073709551615,18446744073709551614,18446744073709551613],"
-		      "\"addr\":140733498611320,\"left\":0,"
+		      "\"addr\":140733498807928,\"left\":0,"
 		      "\"one\":{\"comm\":\"first\",\"time\":0,\"nums\":[]},"
 		      "\"neg\":-9223372036854775808,\"real\":0.5,\"flag\":false,\"inode\":0,"
 		      "\"words\":[\"w0\",\"w\\\"1\"],\"blobs\":[\"\",\"00\"]}},"

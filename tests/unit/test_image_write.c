@@ -51,7 +51,8 @@ static void round_trip(void **state)
 static void versions_and_losses_are_kept(void **state)
 {
 	struct fixture *f = *state;
-	char *losses[] = { (char *)"fd.tcp: fd 7", (char *)"mem: x" };
+	char loss[] = "mem: \x1b[\xc2\x9b\xffx\n";
+	char *losses[] = { (char *)"fd.tcp: fd 7", loss };
 	struct image_info info = { .losses = losses, .n_losses = 2, .created_ns = 5 };
 	struct image_writer *w;
 	struct image_reader *r;
@@ -69,7 +70,7 @@ static void versions_and_losses_are_kept(void **state)
 	assert_ok(f, image_open(f->dir, &r, &f->err));
 	assert_string_equal(image_reader_info(r)->uuid, info.uuid);
 	assert_int_equal(image_reader_info(r)->n_losses, 2);
-	assert_string_equal(image_reader_info(r)->losses[1], "mem: x");
+	assert_string_equal(image_reader_info(r)->losses[1], "mem: ?[???x?");
 	assert_int_equal(image_reader_info(r)->created_ns, 5);
 	image_reader_plugin(r, 0, &version);
 	assert_string_equal(version, "1.2");
@@ -298,8 +299,9 @@ static void pages(void **state)
 	struct image_writer *w;
 	struct image_store st;
 	struct ckpt_pages *p, *q;
-	uint64_t off;
+	uint64_t off, size;
 	size_t len;
+	int fd;
 
 	assert_non_null(data);
 	for (size_t i = 0; i < big; i++)
@@ -316,6 +318,10 @@ static void pages(void **state)
 	assert_int_equal(off, 4096);
 	assert_ok(f, ckpt_pages_append(p, NULL, 0, &off, &f->err));
 	assert_int_equal(off, 4096 + (3 << 20) + 4096);
+	assert_ok(f, image_writer_reopen(w, "shm-1", &fd, &size, &f->err));
+	assert_int_equal(size, off);
+	close(fd);
+	assert_int_equal(image_writer_reopen(w, "2", &fd, &size, &f->err), -ENOENT);
 	assert_ok(f, image_commit(w, &st, &info, NULL, &f->err));
 	image_writer_free(w);
 	image_info_free(&info);

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The process layer without plugins: agents go in, run scripts and come out,
+ * and a victim that checks itself sees nothing; also when its keeper dies in
+ * the middle.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "engine/engine.h"
+#include "engine/run.h"
+#include "process/script.h"
+
+#define N_THREADS 4
+
+/* What the victim tells, in memory shared with the test. */
+struct board {
+	volatile int ready;
+	volatile int check; /* set by the test: count to answer */
+	volatile int answer;
+	volatile int wrong; /* line of the first failed check */
+	/*
+	 * set while keepers are killed: death between a thread's stop and the
+	 * roll-back of its call shows as the EINTR that signal(7) promises anyway
+	 */
+	volatile int eintr_is_fine;
+	volatile unsigned long turns[N_THREADS];
+};
+
+static struct board *board;
+
+#define EXPECT(c)                                \
+	do {                                     \
+		if (!(c) && !board->wrong)       \
+			board->wrong = __LINE__; \
+	} while (0)
+
+/* Keeps known values in vector and general registers over many turns. */
+static void *spin(void *arg)
+{
+	volatile unsigned long *turns = arg;
+	double x = 1.5;
+
+	for (;;) {
+		for (int i = 0; i < 1000; i++)
+			__asm__ volatile("" : "+x"(x));
+		EXPECT(x == 1.5);
+		(*turns)++;
+	}
+	return NULL;
+}
+
+static void *sleep_in_nanosleep(void *arg)
+{
+	volatile unsigned long *turns = arg;
+
+	for (;;) {
+		struct timespec t = { 0, 3000000 }, a, b;
+
+		clock_gettime(CLOCK_MONOTONIC, &a);
+		EXPECT(nanosleep(&t, NULL) == 0);
+		clock_gettime(CLOCK_MONOTONIC, &b);
+		EXPECT((b.tv_sec - a.tv_sec) * 1000000000L + b.tv_nsec - a.tv_nsec >= 3000000);
+		(*turns)++;
+	}
+	return NULL;
+}
+
+static void *sleep_in_epoll(void *arg)
+{
+	volatile unsigned long *turns = arg;
+	int ep = epoll_create1(0);
+	struct epoll_event e;
+
+	for (;;) {
+		int r = epoll_wait(ep, &e, 1, 5);
+
+		EXPECT(r == 0 || (board->eintr_is_fine && errno == EINTR));
+		(*turns)++;
+	}
+	return NULL;
+}
+
+static void *wait_forever(void *arg)
+{
+	static int word;
+
+	EXPECT(syscall(SYS_futex, &word, 0, 0, NULL, NULL, 0) == 0);
+	EXPECT(0); /* nobody wakes it */
+	return arg;
+}
+
+static void __attribute__((noreturn)) victim(void)
+{
+	static void *(*const bodies[N_THREADS])(void *) = { spin, sleep_in_nanosleep,
+							    sleep_in_epoll, wait_forever };
+	sigset_t mask, now;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	sigemptyset(&mask);
+	sigaddset(&mask, SIGUSR2);
+	pthread_sigmask(SIG_SETMASK, &mask, NULL);
+	for (int i = 0; i < N_THREADS; i++) {
+		pthread_t t;
+
+		pthread_create(&t, NULL, bodies[i], (void *)&board->turns[i]);
+	}
+	board->ready = 1;
+	for (;;) {
+		struct timespec t = { 0, 1000000 };
+
+		EXPECT(nanosleep(&t, NULL) == 0);
+		pthread_sigmask(SIG_SETMASK, NULL, &now);
+		EXPECT(sigismember(&now, SIGUSR2) && !sigismember(&now, SIGUSR1));
+		board->answer = board->check;
+	}
+}
+
+static pid_t start_victim(void)
+{
+	pid_t pid;
+
+	memset(board, 0, sizeof(*board));
+	pid = fork();
+	if (!pid)
+		victim();
+	while (!board->ready)
+		usleep(1000);
+	return pid;
+}
+
+static int setup(void **state)
+{
+	board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+		     0);
+	return board == MAP_FAILED;
+}
+
+/* The text of the victim's maps; the caller frees it. */
+static char *maps_of(pid_t pid)
+{
+	char path[64], *text = NULL;
+	size_t n = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/maps", (int)pid);
+	f = fopen(path, "r");
+	assert_non_null(f);
+	assert_true(getdelim(&text, &n, '\0', f) > 0);
+	fclose(f);
+	return text;
+}
+
+/* It turns, answers, has found nothing wrong, and has the mappings that it had. */
+static void assert_unharmed(pid_t pid, const char *maps)
+{
+	unsigned long before[N_THREADS];
+	char *now;
+
+	for (int i = 0; i < N_THREADS; i++)
+		before[i] = board->turns[i];
+	board->check++;
+	for (int i = 0; i < 5000 && board->answer != board->check; i++)
+		usleep(1000);
+	assert_int_equal(board->answer, board->check);
+	for (int i = 0; i < N_THREADS - 1; i++) {
+		for (int k = 0; k < 5000 && board->turns[i] == before[i]; k++)
+			usleep(1000);
+		assert_int_not_equal(board->turns[i], before[i]);
+	}
+	assert_int_equal(board->wrong, 0);
+	now = maps_of(pid);
+	assert_string_equal(now, maps);
+	free(now);
+}
+
+static void keep(struct ckpt_run *run, struct ckpt *ctx)
+{
+	memset(run, 0, sizeof(*run));
+	run->ctx = ctx;
+	run->kind = CKPT_DUMP;
+	run->procs = proc_new(run);
+	assert_non_null(run->procs);
+}
+
+static void must(int r, const struct ckpt_error *err)
+{
+	if (r)
+		fail_msg("%s (%s)", err->text, err->hint);
+}
+
+static void run_a_script(struct ckpt_run *run, struct ckpt_thread *th)
+{
+	struct ckpt_script *s = ckpt_script_new(run, "test");
+	struct ckpt_error err = { 0 };
+	int pid = ckpt_script_add0(s, SYS_getpid);
+	int tid = ckpt_script_add0(s, SYS_gettid);
+	int stack = ckpt_script_add(s, SYS_sigaltstack, CKPT_C(0), CKPT_OUT(24));
+
+	for (int i = 0; i < 2000; i++)
+		ckpt_script_add(s, SYS_getpgid, CKPT_R(pid));
+	must(ckpt_script_run(s, th, &err), &err);
+	assert_int_equal(ckpt_script_result(s, pid), th->task->pid);
+	assert_int_equal(ckpt_script_result(s, tid), th->tid);
+	assert_non_null(ckpt_script_out(s, stack, 1));
+	ckpt_script_add(s, SYS_close, CKPT_C(9999));
+	assert_int_equal(ckpt_script_run(s, th, &err), -EBADF);
+	assert_non_null(strstr(err.text, "close(9999) = -1 EBADF"));
+	ckpt_script_free(s);
+}
+
+static void test_in_and_out(void **state)
+{
+	struct ckpt_error err = { 0 };
+	struct ckpt_run run;
+	struct ckpt *ctx;
+	pid_t pid = start_victim();
+	char *maps = maps_of(pid);
+
+	must(ckpt_new(&ctx, NULL, NULL, &err), &err);
+	for (int round = 0; round < 20; round++) {
+		struct ckpt_task *t;
+
+		keep(&run, ctx);
+		must(proc_seize(run.procs, pid, &err), &err);
+		assert_int_equal(ckpt_task_count(&run), 1);
+		t = ckpt_task_at(&run, 0);
+		assert_int_equal(t->n_threads, N_THREADS + 1);
+		must(proc_agents_in(run.procs, &err), &err);
+		for (size_t i = 0; i < t->n_threads; i++)
+			run_a_script(&run, t->threads[i]);
+		must(proc_agents_out(run.procs, &err), &err);
+		must(proc_release(run.procs, CKPT_AFTER_RUN, &err), &err);
+		proc_free(run.procs);
+		assert_unharmed(pid, maps);
+	}
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+	free(maps);
+	ckpt_free(ctx);
+}
+
+/* A keeper that goes in and out until it is killed. */
+static void __attribute__((noreturn)) keeper(pid_t pid)
+{
+	struct ckpt_error err = { 0 };
+	struct ckpt_run run;
+	struct ckpt *ctx;
+
+	if (ckpt_new(&ctx, NULL, NULL, &err))
+		_exit(1);
+	for (;;) {
+		keep(&run, ctx);
+		if (proc_seize(run.procs, pid, &err) || proc_agents_in(run.procs, &err) ||
+		    proc_agents_out(run.procs, &err) ||
+		    proc_release(run.procs, CKPT_AFTER_RUN, &err)) {
+			fprintf(stderr, "keeper: %s\n", err.text);
+			_exit(1);
+		}
+		proc_free(run.procs);
+	}
+}
+
+static void test_killed_keepers(void **state)
+{
+	pid_t pid = start_victim();
+	char *maps = maps_of(pid);
+
+	board->eintr_is_fine = 1;
+	srand(1);
+	for (int round = 0; round < 100; round++) {
+		pid_t k = fork();
+		int status;
+
+		if (!k)
+			keeper(pid);
+		usleep(1000 + (unsigned)rand() % 8000);
+		kill(k, SIGKILL);
+		assert_int_equal(waitpid(k, &status, 0), k);
+		assert_true(WIFSIGNALED(status));
+		/* the last to leave waits for the others: give it the time that it takes */
+		for (int i = 0; i < 5000; i++) {
+			char *now = maps_of(pid);
+			int same = !strcmp(now, maps);
+
+			free(now);
+			if (same)
+				break;
+			usleep(1000);
+		}
+		assert_unharmed(pid, maps);
+	}
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+	free(maps);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_in_and_out),
+		cmocka_unit_test(test_killed_keepers),
+	};
+
+	return cmocka_run_group_tests(tests, setup, NULL);
+}
