@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: MIT */
+/* What the survey saw, as records. Page contents follow in save.c. */
+#include <string.h>
+#include <sys/syscall.h>
+
+#include "mem.h"
+
+struct source {
+	struct ckpt_run *run;
+	struct mem_state *st;
+	struct mem_space *sp;
+};
+
+/* ---- files and shared objects -------------------------------------------------- */
+
+static int put_files(struct source *s, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < s->st->n_files; i++) {
+		const struct mem_file *f = &s->st->files[i];
+		mem_file_rec m = CKPT__MEM__FILE__INIT;
+		int r;
+
+		if (f->bad)
+			continue;
+		m.id = (uint32_t)i + 1;
+		m.path = f->path;
+		m.dev = f->st.st_dev;
+		m.ino = f->st.st_ino;
+		m.size = (uint64_t)f->st.st_size;
+		m.mtime_ns = f->st.st_mtim.tv_sec * 1000000000ll + f->st.st_mtim.tv_nsec;
+		r = ckpt_record_put(s->run, MEM_REC_FILE, &m.base, err);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+/* ---- the layout ------------------------------------------------------------------ */
+
+static const struct {
+	unsigned field; /* of /proc/PID/stat */
+	size_t offset;
+} stat_fields[] = {
+	{ 26, offsetof(mem_space_rec, start_code) },  { 27, offsetof(mem_space_rec, end_code) },
+	{ 28, offsetof(mem_space_rec, start_stack) }, { 45, offsetof(mem_space_rec, start_data) },
+	{ 46, offsetof(mem_space_rec, end_data) },    { 47, offsetof(mem_space_rec, start_brk) },
+	{ 48, offsetof(mem_space_rec, arg_start) },   { 49, offsetof(mem_space_rec, arg_end) },
+	{ 50, offsetof(mem_space_rec, env_start) },   { 51, offsetof(mem_space_rec, env_end) },
+};
+
+/* The end of the heap to the byte is nowhere in /proc; asking for 0 changes nothing. */
+static int ask_brk(struct source *s, uint64_t *brk, struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *sc = ckpt_script_new(s->run, "mem.brk");
+	struct ckpt_thread *th = mem_live_thread(s->sp->task);
+	int op, r;
+
+	if (!th)
+		return ckpt_fail(err, ESRCH, "no live thread");
+	op = ckpt_script_add(sc, SYS_brk, CKPT_C(0));
+	r = ckpt_script_run(sc, th, err);
+	if (!r)
+		*brk = (uint64_t)ckpt_script_result(sc, op);
+	return r;
+}
+
+static int read_layout(struct source *s, mem_space_rec *m, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE char *stat = NULL;
+	char path[64];
+	ssize_t n = ckpt_proc_read(
+		s->sp->task, mem_proc_path(s->sp->task, "stat", path, sizeof(path)), &stat, err);
+	int64_t v;
+
+	if (n < 0)
+		return (int)n;
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(stat_fields); i++) {
+		if (ckpt_proc_stat_field(stat, stat_fields[i].field, &v) < 0)
+			return ckpt_fail(err, EINVAL, "stat: field %u is missing",
+					 stat_fields[i].field);
+		*(uint64_t *)((char *)m + stat_fields[i].offset) = (uint64_t)v;
+	}
+	return ask_brk(s, &m->brk, err);
+}
+
+static int put_space(struct source *s, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE char *auxv = NULL;
+	mem_space_rec m = CKPT__MEM__SPACE__INIT;
+	char path[64];
+	ssize_t n;
+	int r;
+
+	m.id = s->sp->task->id;
+	m.exe = s->sp->exe;
+	m.vdso = s->sp->vdso;
+	if (!s->sp->no_layout) {
+		r = read_layout(s, &m, err);
+		if (r < 0)
+			return r;
+		n = ckpt_proc_read(s->sp->task,
+				   mem_proc_path(s->sp->task, "auxv", path, sizeof(path)), &auxv,
+				   err);
+		if (n < 0)
+			return (int)n;
+		m.auxv.data = (uint8_t *)auxv;
+		m.auxv.len = (size_t)n;
+	}
+	return ckpt_record_put(s->run, MEM_REC_SPACE, &m.base, err);
+}
+
+/* ---- mappings ---------------------------------------------------------------------- */
+
+/* NAME of "[anon:NAME]", cut out in place. */
+static char *anon_name(const struct mem_vma *v)
+{
+	char *open = strncmp(v->path, "[anon", 5) ? NULL : strchr(v->path, ':');
+	size_t n = open ? strlen(open) : 0;
+
+	if (n < 3)
+		return NULL;
+	open[n - 1] = 0;
+	return open + 1;
+}
+
+static void fill_vma(const struct mem_vma *v, mem_vma_rec *m)
+{
+	char *name;
+
+	ckpt__mem__vma__init(m);
+	m->start = v->start;
+	m->end = v->end;
+	m->prot = (uint32_t)v->prot;
+	m->kind = v->kind;
+	m->flags = v->flags & MEM_ATTRS & ~(uint32_t)MEM_MAYWRITE;
+	switch (v->kind) {
+	case MEM_SPECIAL:
+		m->name = (char *)v->path;
+		m->flags = 0;
+		break;
+	case MEM_EXTENSION:
+		m->name = (char *)v->ext->name;
+		break;
+	case MEM_PRIVATE_ANON:
+	case MEM_SHARED_ANON:
+		name = anon_name(v);
+		if (name)
+			m->name = name;
+		break;
+	default:
+		break;
+	}
+	if (v->kind == MEM_FILE_SHARED)
+		m->flags |= v->flags & MEM_MAYWRITE;
+	if (v->kind != MEM_PRIVATE_ANON && v->kind != MEM_SPECIAL) {
+		m->object = v->object;
+		m->offset = v->offset;
+	}
+}
+
+static int put_vmas(struct source *s, struct ckpt_error *err)
+{
+	const struct mem_maps *maps = &s->sp->maps;
+	CKPT_AUTO_FREE mem_vma_rec *recs = calloc(maps->n + 1, sizeof(*recs));
+	CKPT_AUTO_FREE mem_vma_rec **list = calloc(maps->n + 1, sizeof(*list));
+	CKPT_AUTO_FREE uint64_t *seams = calloc(maps->n + 1, sizeof(*seams));
+	mem_vmas_rec m = CKPT__MEM__VMAS__INIT;
+
+	if (!recs || !list || !seams)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	m.id = s->sp->task->id;
+	m.vma = list;
+	m.seam = seams;
+	for (size_t i = 0; i < maps->n; i++) {
+		mem_vma_rec *v = &recs[m.n_vma];
+
+		if (maps->vma[i].left_out)
+			continue;
+		fill_vma(&maps->vma[i], v);
+		if (m.n_vma && mem_rec_mergeable(list[m.n_vma - 1], v)) {
+			seams[m.n_seam++] = v->start;
+			list[m.n_vma - 1]->end = v->end;
+		} else {
+			list[m.n_vma++] = v;
+		}
+	}
+	ckpt_count(s->run, "mappings", m.n_vma);
+	return ckpt_record_put(s->run, MEM_REC_VMAS, &m.base, err);
+}
+
+/* ---- extensions -------------------------------------------------------------------- */
+
+struct call {
+	const struct ckpt_vma_kind *kind;
+	struct ckpt_vma_found found;
+};
+
+static int ask_collect(struct ckpt_run *run, void *arg, struct ckpt_error *err)
+{
+	struct call *c = arg;
+
+	return c->kind->collect(run, &c->found, err);
+}
+
+static int collect_extensions(struct source *s, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < s->sp->maps.n; i++) {
+		const struct mem_vma *v = &s->sp->maps.vma[i];
+		struct call c;
+		int r;
+
+		if (!v->ext || v->left_out)
+			continue;
+		c.kind = v->ext->ops;
+		c.found = mem_vma_found(s->sp->task, v);
+		r = ckpt_call_as(s->run, v->ext_plugin, ask_collect, &c, err);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+/* Contents are not compared, but in the live tree's records there is one for each of the image's.
+ */
+static int put_no_pages(struct source *s, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < s->st->n_spaces; i++) {
+		mem_pages_rec m = CKPT__MEM__PAGES__INIT;
+		int r;
+
+		m.id = s->st->spaces[i].task->id;
+		r = ckpt_record_put(s->run, MEM_REC_PAGES, &m.base, err);
+		if (r < 0)
+			return r;
+	}
+	for (size_t i = 0; i < s->st->n_shared; i++) {
+		mem_shared_rec m = CKPT__MEM__SHARED__INIT;
+		int r;
+
+		m.id = (uint32_t)i + 1;
+		m.size = s->st->shared[i].size;
+		r = ckpt_record_put(s->run, MEM_REC_SHARED, &m.base, err);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+int mem_collect(struct ckpt_run *run, struct ckpt_error *err)
+{
+	struct source s = { .run = run };
+	char name[64];
+	int r = mem_state_get(run, &s.st, err);
+
+	if (r < 0)
+		return r;
+	r = put_files(&s, err);
+	for (size_t i = 0; !r && i < s.st->n_spaces; i++) {
+		s.sp = &s.st->spaces[i];
+		r = put_space(&s, err);
+		if (!r)
+			r = put_vmas(&s, err);
+		if (!r)
+			r = collect_extensions(&s, err);
+		if (r < 0)
+			return ckpt_wrap(err, "%s", mem_task_name(s.sp->task, name, sizeof(name)));
+	}
+	if (!r && ckpt_run_kind(run) == CKPT_VERIFY)
+		r = put_no_pages(&s, err);
+	return r;
+}

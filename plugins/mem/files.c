@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The files and shared objects behind mappings. What is mapped is looked at
+ * through /proc/PID/map_files, since a path in maps may by now name another
+ * file; a file is only saved by its path if that still leads to it.
+ */
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/sysmacros.h>
+
+#include "mem.h"
+
+static void map_files_path(const struct mem_vma *v, char buf[64])
+{
+	snprintf(buf, 64, "map_files/%llx-%llx", (unsigned long long)v->start,
+		 (unsigned long long)v->end);
+}
+
+int mem_open_map_file(const struct ckpt_task *t, const struct mem_vma *v, int flags,
+		      struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int dir = mem_proc_dir(t, err);
+	char path[64];
+	int fd;
+
+	if (dir < 0)
+		return dir;
+	map_files_path(v, path);
+	fd = openat(dir, path, flags | O_CLOEXEC);
+	if (fd < 0 && (errno == EPERM || errno == EACCES))
+		return ckpt_fail_as(err, CKPT_EXIT_PRIVILEGE, errno,
+				    "/proc/%d/%s cannot be opened: CAP_CHECKPOINT_RESTORE or "
+				    "CAP_SYS_ADMIN in the initial user namespace is missing",
+				    t->pid, path);
+	return fd < 0 ? ckpt_fail_sys(err, errno, "open /proc/%d/%s", t->pid, path) : fd;
+}
+
+/* Files that have a name in maps but none in a file system. Prefixes of the path. */
+static const struct {
+	const char *prefix, *feature, *reason, *hint;
+} bad_paths[] = {
+	{ "/memfd:", "memfd", "memory of a memfd is not saved yet",
+	  "stop the program that made it" },
+	{ "/SYSV", "sysv-shm", "System V shared memory is not saved yet",
+	  "let the program use POSIX shared memory or mmap(2)" },
+	{ "/[aio]", "aio", "contexts of io_setup(2) are not saved",
+	  "let the program use another kind of I/O" },
+	{ "/secretmem", "secretmem", "memory of memfd_secret(2) cannot be read from outside",
+	  "let the program free it before the dump" },
+	{ "/anon_hugepage", "hugetlb", "memory of huge page pools is not saved yet",
+	  "let the program use MADV_HUGEPAGE instead" },
+	{ "anon_inode:[io_uring]", "io-uring", "the rings of an io_uring are not saved",
+	  "tell the program not to use io_uring" },
+	{ "anon_inode:[perf_event]", "perf", "buffers of performance events are not saved",
+	  "stop the profiler" },
+	{ "anon_inode:", "anon-inode", "the memory of this kind of object is not saved",
+	  "stop the program that uses it" },
+	{ "socket:", "packet-socket", "rings of packet sockets are not saved",
+	  "stop the program that captures packets" },
+};
+
+static void mark_bad(struct mem_file *f, const char *feature, const char *reason, const char *hint)
+{
+	f->bad_feature = feature;
+	f->bad = reason;
+	f->bad_hint = hint;
+}
+
+/* Can this file be found again by its path? */
+static void judge(struct mem_file *f)
+{
+	struct stat now;
+
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(bad_paths); i++)
+		if (!strncmp(f->path, bad_paths[i].prefix, strlen(bad_paths[i].prefix))) {
+			mark_bad(f, bad_paths[i].feature, bad_paths[i].reason, bad_paths[i].hint);
+			return;
+		}
+	if (!S_ISREG(f->st.st_mode)) {
+		mark_bad(f, "device", "memory of a device is not saved",
+			 "stop the program that uses the device, or load a plugin that handles it");
+		return;
+	}
+	if (f->path[0] == '/' && !stat(f->path, &now) && now.st_dev == f->st.st_dev &&
+	    now.st_ino == f->st.st_ino)
+		return;
+	if (!f->st.st_nlink)
+		mark_bad(f, "deleted-file", "the mapped file was deleted; that is not saved yet",
+			 "restart the program (packages upgraded below a program are the usual "
+			 "cause)");
+	else
+		mark_bad(f, "unreachable-file",
+			 "the mapped file is not the one that its path leads to",
+			 "undo the renaming or mounting that hides it, or restart the program");
+}
+
+static int file_add(struct mem_state *st, const char *path, const struct stat *sb, size_t *index,
+		    struct ckpt_error *err)
+{
+	struct mem_file *f;
+
+	for (size_t i = 0; i < st->n_files; i++) {
+		f = &st->files[i];
+		if (f->st.st_ino == sb->st_ino && f->st.st_dev == sb->st_dev &&
+		    !strcmp(f->path, path)) {
+			*index = i;
+			return 0;
+		}
+	}
+	if (st->n_files == st->cap_files) {
+		size_t cap = st->cap_files ? st->cap_files * 2 : 64;
+
+		f = reallocarray(st->files, cap, sizeof(*f));
+		if (!f)
+			return ckpt_fail(err, ENOMEM, "out of memory");
+		st->files = f;
+		st->cap_files = cap;
+	}
+	f = &st->files[st->n_files];
+	*f = (struct mem_file){ .st = *sb, .path = strdup(path) };
+	if (!f->path)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	judge(f);
+	*index = st->n_files++;
+	return 0;
+}
+
+/* The same path, in a table that most programs fill with neighbours: look from the end. */
+static struct mem_file *known(struct mem_state *st, const struct mem_vma *v)
+{
+	for (size_t i = st->n_files; i--;) {
+		struct mem_file *f = &st->files[i];
+
+		if (f->mapped && f->ino == v->ino && f->minor == v->minor && f->major == v->major &&
+		    !strcmp(f->maps_path, v->path))
+			return f;
+	}
+	return NULL;
+}
+
+static int look_at(struct mem_state *st, const struct ckpt_task *t, const char *link, size_t *index,
+		   struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int dir = mem_proc_dir(t, err);
+	char path[PATH_MAX + 1];
+	struct stat sb;
+	ssize_t len;
+
+	if (dir < 0)
+		return dir;
+	len = readlinkat(dir, link, path, sizeof(path) - 1);
+	if (len < 0 || fstatat(dir, link, &sb, 0) < 0) {
+		if (errno == EPERM || errno == EACCES)
+			return ckpt_fail_as(
+				err, CKPT_EXIT_PRIVILEGE, errno,
+				"/proc/%d/%s cannot be read: CAP_CHECKPOINT_RESTORE or "
+				"CAP_SYS_ADMIN in the initial user namespace is missing",
+				t->pid, link);
+		return ckpt_fail_sys(err, errno, "/proc/%d/%s", t->pid, link);
+	}
+	path[len] = 0;
+	return file_add(st, path, &sb, index, err);
+}
+
+static void answer(struct mem_state *st, size_t i, uint32_t *id, const struct mem_file **bad)
+{
+	*bad = st->files[i].bad ? &st->files[i] : NULL;
+	*id = *bad ? 0 : (uint32_t)i + 1;
+}
+
+int mem_file_of(struct mem_state *st, const struct ckpt_task *t, const struct mem_vma *v,
+		uint32_t *id, const struct mem_file **bad, struct ckpt_error *err)
+{
+	struct mem_file *f = known(st, v);
+	char link[64];
+	size_t i;
+	int r;
+
+	if (f) {
+		answer(st, (size_t)(f - st->files), id, bad);
+		return 0;
+	}
+	map_files_path(v, link);
+	r = look_at(st, t, link, &i, err);
+	if (r < 0)
+		return r;
+	f = &st->files[i];
+	if (!f->mapped) {
+		f->mapped = true;
+		f->major = v->major;
+		f->minor = v->minor;
+		f->ino = v->ino;
+		f->maps_path = strdup(v->path);
+		if (!f->maps_path)
+			return ckpt_fail(err, ENOMEM, "out of memory");
+	}
+	answer(st, i, id, bad);
+	return 0;
+}
+
+int mem_file_exe(struct mem_state *st, const struct ckpt_task *t, uint32_t *id,
+		 const struct mem_file **bad, struct ckpt_error *err)
+{
+	size_t i;
+	int r = look_at(st, t, "exe", &i, err);
+
+	if (r < 0)
+		return r;
+	answer(st, i, id, bad);
+	return 0;
+}
+
+int mem_shared_of(struct mem_state *st, const struct ckpt_task *t, const struct mem_vma *v,
+		  uint32_t *id, struct ckpt_error *err)
+{
+	struct mem_shared *s;
+	struct stat sb;
+	int fd;
+
+	for (size_t i = st->n_shared; i--;) {
+		s = &st->shared[i];
+		if (s->ino == v->ino && s->minor == v->minor && s->major == v->major) {
+			*id = (uint32_t)i + 1;
+			return 0;
+		}
+	}
+	fd = mem_open_map_file(t, v, O_RDONLY, err);
+	if (fd < 0)
+		return fd;
+	s = fstat(fd, &sb) < 0 ? NULL : reallocarray(st->shared, st->n_shared + 1, sizeof(*s));
+	if (!s) {
+		close(fd);
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	}
+	st->shared = s;
+	/* read through a description of our own: also pages that this task never touched */
+	s[st->n_shared] =
+		(struct mem_shared){ v->major, v->minor, v->ino, (uint64_t)sb.st_size, fd };
+	*id = (uint32_t)++st->n_shared;
+	return 0;
+}

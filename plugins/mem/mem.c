@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT */
+/* The plugin mem: address spaces and what is in them. */
+#include "mem.h"
+
+static const char *const pagemap_ways[] = { "auto", "scan", "read", NULL };
+
+static const struct ckpt_option options[] = {
+	{ .name = "pagemap",
+	  .type = CKPT_OPT_ENUM,
+	  .def = "auto",
+	  .values = pagemap_ways,
+	  .help = "how page tables are read: PAGEMAP_SCAN, /proc/PID/pagemap, or what is there" },
+	{ .name = "check-files",
+	  .type = CKPT_OPT_BOOL,
+	  .def = "yes",
+	  .help = "at restore, mapped files must have the size, inode and mtime of the dump" },
+	{ 0 },
+};
+
+static const struct ckpt_feature features[] = {
+	{ "private-anon", "private anonymous memory: heaps, stacks, allocators" },
+	{ "shared-anon", "anonymous memory shared by several processes" },
+	{ "file-private", "private file mappings with the pages that were changed" },
+	{ "file-shared", "shared file mappings" },
+	{ "vdso", "the kernel's code page and its data" },
+	{ "mm-layout", "brk, the places of code, data, stack, arguments and environment" },
+	{ "exe", "the link /proc/PID/exe" },
+	{ "advice", "what madvise(2) has set" },
+	{ "mlock", "locked memory" },
+	{ "guard", "guard pages of MADV_GUARD_INSTALL" },
+	{ NULL, NULL },
+};
+
+static const struct ckpt_record_type records[] = {
+	{ MEM_REC_FILE, "file", &ckpt__mem__file__descriptor },
+	{ MEM_REC_SPACE, "mm", &ckpt__mem__space__descriptor },
+	{ MEM_REC_VMAS, "vmas", &ckpt__mem__vmas__descriptor },
+	{ MEM_REC_PAGES, "pages", &ckpt__mem__pages__descriptor },
+	{ MEM_REC_SHARED, "shared", &ckpt__mem__shared__descriptor },
+	{ 0, NULL, NULL },
+};
+
+static const struct ckpt_field_rule rules[] = {
+	{ "File", "dev", CKPT_EQ_VOLATILE },
+	/* the program itself may write to what it maps */
+	{ "File", "size", CKPT_EQ_DIFF },
+	{ "File", "mtime_ns", CKPT_EQ_DIFF },
+	{ "File", "ino", CKPT_EQ_DIFF },
+	{ "Vmas", "seam", CKPT_EQ_VOLATILE },
+	/* contents: not compared, the program goes on working */
+	{ "Pages", "offset", CKPT_EQ_VOLATILE },
+	{ "Pages", "start", CKPT_EQ_VOLATILE },
+	{ "Pages", "pages", CKPT_EQ_VOLATILE },
+	{ "Pages", "guard", CKPT_EQ_VOLATILE },
+	{ "Pages", "guards", CKPT_EQ_VOLATILE },
+	{ "Shared", "ino", CKPT_EQ_VOLATILE },
+	{ "Shared", "offset", CKPT_EQ_VOLATILE },
+	{ "Shared", "start", CKPT_EQ_VOLATILE },
+	{ "Shared", "pages", CKPT_EQ_VOLATILE },
+	{ NULL, NULL, 0 },
+};
+
+#define NAMES(...) ((const char *const[]){ __VA_ARGS__, NULL })
+
+static const struct ckpt_step steps[] = {
+	{ .runs = CKPT_DUMP | CKPT_VERIFY,
+	  .name = "survey",
+	  .help = "look at every mapping, refuse what cannot be saved",
+	  .after = NAMES("seized"),
+	  .before = NAMES("surveyed"),
+	  .fn = mem_survey },
+	{ .runs = CKPT_DUMP | CKPT_VERIFY,
+	  .name = "collect",
+	  .help = "files, layouts and mappings",
+	  .after = NAMES("surveyed"),
+	  .before = NAMES("collected"),
+	  .fn = mem_collect },
+	{ .runs = CKPT_DUMP,
+	  .name = "save",
+	  .help = "page contents",
+	  .after = NAMES("collected"),
+	  .before = NAMES("memory-saved"),
+	  .fn = mem_save },
+	{ .runs = CKPT_DUMP | CKPT_RESTORE,
+	  .name = "plan",
+	  .help = "check mappings, files, vdso and pages of the image",
+	  .before = NAMES("planned"),
+	  .wants = NAMES("loaded", "memory-saved"),
+	  .fn = mem_plan },
+	{ .runs = CKPT_RESTORE,
+	  .name = "map",
+	  .help = "map and fill the memory of every task",
+	  .after = NAMES("files-installed"),
+	  .before = NAMES("memory-mapped"),
+	  .fn = mem_map },
+	{ 0 },
+};
+
+CKPT_PLUGIN{
+	CKPT_PLUGIN_HEADER,
+	.name = "mem",
+	.version = "0.1",
+	.summary = "memory: mappings, their contents, and the layout of the address space",
+	.license = "MIT",
+	.options = options,
+	.features = features,
+	.records = records,
+	.rules = rules,
+	.steps = steps,
+	.needs = mem_needs,
+	.state_free = mem_state_free,
+};

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: MIT */
+/* Inside the plugin mem. */
+#ifndef PLUGIN_MEM_H
+#define PLUGIN_MEM_H
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <ckpt/plugin.h>
+#include <ckpt/vma.h>
+
+#include "mem.pb-c.h"
+
+typedef Ckpt__Mem__File mem_file_rec;
+typedef Ckpt__Mem__Space mem_space_rec;
+typedef Ckpt__Mem__Vma mem_vma_rec;
+typedef Ckpt__Mem__Vmas mem_vmas_rec;
+typedef Ckpt__Mem__Pages mem_pages_rec;
+typedef Ckpt__Mem__Shared mem_shared_rec;
+
+enum { MEM_REC_FILE = 1, MEM_REC_SPACE, MEM_REC_VMAS, MEM_REC_PAGES, MEM_REC_SHARED };
+#define MEM_PRIVATE_ANON CKPT__MEM__KIND__PRIVATE_ANON
+#define MEM_SHARED_ANON	 CKPT__MEM__KIND__SHARED_ANON
+#define MEM_FILE_PRIVATE CKPT__MEM__KIND__FILE_PRIVATE
+#define MEM_FILE_SHARED	 CKPT__MEM__KIND__FILE_SHARED
+#define MEM_SPECIAL	 CKPT__MEM__KIND__SPECIAL
+#define MEM_EXTENSION	 CKPT__MEM__KIND__EXTENSION
+
+#define MEM_PAGE       4096ull
+#define MEM_PAGES_NAME "mem"
+/* The end of user space with four and with five levels of page tables. */
+#define MEM_TASK_SIZE	   ((1ull << 47) - MEM_PAGE)
+#define MEM_TASK_SIZE_LA57 ((1ull << 56) - MEM_PAGE)
+
+/* linux-libc-dev 6.1 has none of these. */
+#ifndef MAP_DROPPABLE
+#define MAP_DROPPABLE 0x08
+#endif
+#ifndef MADV_GUARD_INSTALL
+#define MADV_GUARD_INSTALL 102
+#endif
+#ifndef PR_SET_VMA
+#define PR_SET_VMA	     0x53564d41
+#define PR_SET_VMA_ANON_NAME 0
+#endif
+
+/* ---- flags of mappings (flags.c) -------------------------------------------- */
+
+/*
+ * What /proc/PID/smaps says in VmFlags. The lower ones are attributes that are
+ * saved: their values are part of the image format.
+ */
+enum mem_attr {
+	MEM_NORESERVE = 1 << 0,
+	MEM_GROWSDOWN = 1 << 1,
+	MEM_ACCOUNT = 1 << 2, /* was writable once: counts as committed memory */
+	MEM_DONTFORK = 1 << 3,
+	MEM_WIPEONFORK = 1 << 4,
+	MEM_DONTDUMP = 1 << 5,
+	MEM_HUGEPAGE = 1 << 6,
+	MEM_NOHUGEPAGE = 1 << 7,
+	MEM_MERGEABLE = 1 << 8,
+	MEM_SEQUENTIAL = 1 << 9,
+	MEM_RANDOM = 1 << 10,
+	MEM_LOCKED = 1 << 11,
+	MEM_ONFAULT = 1 << 12,
+	MEM_MAYWRITE = 1 << 13, /* saved for shared files: was opened for writing */
+	MEM_DROPPABLE = 1 << 14,
+	MEM_ATTRS = (1 << 15) - 1,
+	MEM_ADVICE = MEM_DONTFORK | MEM_WIPEONFORK | MEM_DONTDUMP | MEM_HUGEPAGE | MEM_NOHUGEPAGE |
+		     MEM_MERGEABLE | MEM_SEQUENTIAL | MEM_RANDOM,
+
+	MEM_READ = 1 << 15,
+	MEM_WRITE = 1 << 16,
+	MEM_EXEC = 1 << 17,
+	MEM_MAYREAD = 1 << 18,
+	MEM_IGNORED = 1 << 19,
+	/* what cannot be saved; each has a line in mem_bad_flags[] */
+	MEM_PFN = 1 << 20,
+	MEM_HUGETLB = 1 << 21,
+	MEM_SYNC = 1 << 22,
+	MEM_UFFD = 1 << 23,
+	MEM_SHADOW_STACK = 1 << 24,
+	MEM_SEALED = 1 << 25,
+	MEM_DONTEXPAND = 1 << 26,
+	MEM_UNKNOWN = 1 << 27,
+};
+
+/* The mask of a VmFlags text; the first code that is not known goes to unknown. */
+uint32_t mem_flags_parse(const char *text, char unknown[3]);
+
+struct mem_advice {
+	uint32_t flag;
+	int advice;
+};
+extern const struct mem_advice mem_advices[]; /* flag 0 ends */
+
+struct mem_bad_flag {
+	uint32_t flag;
+	const char *feature, *reason, *hint;
+	bool keep; /* going on without loses the property, not the mapping */
+};
+extern const struct mem_bad_flag mem_bad_flags[]; /* flag 0 ends */
+
+/* ---- a live address space (maps.c) -------------------------------------------- */
+
+struct mem_vma {
+	uint64_t start, end, offset, ino;
+	uint32_t major, minor;
+	uint32_t flags;
+	uint32_t object;
+	int prot;
+	Ckpt__Mem__Kind kind;
+	int pkey;
+	bool shared, left_out;
+	bool empty; /* large, without a page in memory or swap */
+	char unknown[3];
+	const char *path, *flags_text; /* in the text that was parsed */
+	const struct ckpt_extension *ext;
+	const char *ext_plugin;
+};
+
+struct mem_maps {
+	char *text;
+	struct mem_vma *vma;
+	size_t n;
+};
+
+/* Read "maps" or "smaps" of a task, [vsyscall] left out. -ESRCH if it has no memory (any more). */
+int mem_maps_read(const struct ckpt_task *t, const char *file, struct mem_maps *out,
+		  struct ckpt_error *err);
+/* The same of a text, which is taken over. */
+int mem_maps_parse(char *text, struct mem_maps *out, struct ckpt_error *err);
+void mem_maps_free(struct mem_maps *m);
+#define MEM_AUTO_MAPS __attribute__((cleanup(mem_maps_free)))
+
+/* "mapping 7f0000000000-7f0000001000 /path" */
+#define MEM_NAME_MAX 4352
+const char *mem_vma_name(const struct mem_vma *v, char *buf, size_t size);
+struct ckpt_vma_found mem_vma_found(const struct ckpt_task *t, const struct mem_vma *v);
+/* A path below /proc/PID that also works when the leader is dead. */
+const char *mem_proc_path(const struct ckpt_task *t, const char *file, char *buf, size_t size);
+int mem_proc_open(const struct ckpt_task *t, const char *file, int flags, struct ckpt_error *err);
+/* /proc/PID of a task with a live thread; the caller closes it. */
+int mem_proc_dir(const struct ckpt_task *t, struct ckpt_error *err);
+/* First thread that is not dead, or NULL. */
+struct ckpt_thread *mem_live_thread(const struct ckpt_task *t);
+/* "task 3 (redis)" */
+const char *mem_task_name(const struct ckpt_task *t, char *buf, size_t size);
+
+/* ---- the vdso (vdso.c) --------------------------------------------------------- */
+
+#define MEM_SPECIALS 4
+struct mem_vdso {
+	size_t n;
+	struct {
+		const char *name;
+		uint64_t offset, size;
+	} part[MEM_SPECIALS];
+	uint64_t hash, code_offset, code_size;
+};
+
+/* That of the running kernel, read from ckpt itself. */
+int mem_vdso_own(struct mem_vdso *v, struct ckpt_error *err);
+uint64_t mem_hash(const void *data, size_t len);
+bool mem_is_special(const char *path);
+
+/* ---- what a dump knows (state) --------------------------------------------------- */
+
+struct mem_file {
+	char *path;
+	struct stat st;
+	uint32_t major, minor; /* as in maps; with ino the key for mappings */
+	uint64_t ino;
+	char *maps_path;
+	const char *bad, *bad_feature; /* why it cannot be saved */
+	const char *bad_hint;
+	bool mapped;
+};
+
+struct mem_runs {
+	uint64_t *start, *pages; /* in pages */
+	size_t n, cap;
+};
+int mem_runs_add(struct mem_runs *r, uint64_t start, uint64_t pages, struct ckpt_error *err);
+void mem_runs_free(struct mem_runs *r);
+#define MEM_AUTO_RUNS __attribute__((cleanup(mem_runs_free)))
+
+struct mem_shared {
+	uint32_t major, minor;
+	uint64_t ino, size;
+	int fd; /* of the object, for reading */
+};
+
+struct mem_space {
+	struct ckpt_task *task;
+	struct mem_maps maps;
+	uint64_t vdso;
+	uint32_t exe; /* file id; 0: left out */
+	bool no_layout, gone;
+};
+
+struct mem_state {
+	/* dump and verify */
+	struct mem_space *spaces;
+	size_t n_spaces;
+	struct mem_file *files; /* id is index + 1 */
+	size_t n_files, cap_files;
+	struct mem_shared *shared; /* id is index + 1 */
+	size_t n_shared;
+	struct mem_vdso own_vdso;
+	uint64_t saved; /* bytes in the page file */
+	/* an image, indexed (image.c) */
+	struct mem_image *image;
+};
+
+int mem_state_get(struct ckpt_run *run, struct mem_state **out, struct ckpt_error *err);
+void mem_state_free(void *state);
+
+/* ---- files (files.c) -------------------------------------------------------------- */
+
+/*
+ * The id of the file behind a mapping, known or new. 0: it cannot be saved, *bad
+ * is the entry that says why (valid until the next call).
+ */
+int mem_file_of(struct mem_state *st, const struct ckpt_task *t, const struct mem_vma *v,
+		uint32_t *id, const struct mem_file **bad, struct ckpt_error *err);
+int mem_file_exe(struct mem_state *st, const struct ckpt_task *t, uint32_t *id,
+		 const struct mem_file **bad, struct ckpt_error *err);
+/* The shared anonymous object behind a mapping, known or new. */
+int mem_shared_of(struct mem_state *st, const struct ckpt_task *t, const struct mem_vma *v,
+		  uint32_t *id, struct ckpt_error *err);
+/* Open /proc/PID/map_files/START-END. */
+int mem_open_map_file(const struct ckpt_task *t, const struct mem_vma *v, int flags,
+		      struct ckpt_error *err);
+
+/* ---- page tables (scan.c) ------------------------------------------------------------ */
+
+struct mem_scan {
+	int fd;
+	bool ioctl, guards; /* what the kernel can do */
+	uint64_t *buf;
+};
+
+int mem_scan_open(struct ckpt_run *run, const struct ckpt_task *t, struct mem_scan *s,
+		  struct ckpt_error *err);
+void mem_scan_close(struct mem_scan *s);
+#define MEM_AUTO_SCAN __attribute__((cleanup(mem_scan_close)))
+/*
+ * The pages of a private mapping that are its own: not the file's, not the zero
+ * page. Guard pages go to `guards`.
+ */
+int mem_scan_vma(struct mem_scan *s, const struct mem_vma *v, struct mem_runs *runs,
+		 struct mem_runs *guards, struct ckpt_error *err);
+int mem_scan_probe(struct ckpt_error *err);
+
+/* ---- an image, indexed (image.c) -------------------------------------------------------- */
+
+struct mem_task_image {
+	uint32_t id;
+	const mem_space_rec *space;
+	const mem_vmas_rec *vmas;
+	const mem_pages_rec *pages;
+};
+
+struct mem_image {
+	struct mem_task_image *tasks; /* sorted by id */
+	size_t n_tasks;
+	const mem_file_rec **files; /* id is index + 1 */
+	size_t n_files;
+	const mem_shared_rec **shared; /* id is index + 1 */
+	size_t n_shared;
+};
+
+/* The extension of a kind of mapping, and its plugin; NULL if there is none. */
+const struct ckpt_extension *mem_extension(struct ckpt_run *run, const char *name,
+					   const char **plugin);
+int mem_image_load(struct ckpt_run *run, struct mem_image **out, struct ckpt_error *err);
+void mem_image_free(struct mem_image *im);
+const struct mem_task_image *mem_image_task(const struct mem_image *im, uint32_t id);
+const char *mem_rec_name(const struct mem_image *im, const mem_vma_rec *v, char *buf, size_t size);
+
+/* ---- mapping (map.c, fill.c) ---------------------------------------------------------------- */
+
+/* One task being mapped. */
+struct mem_job {
+	struct ckpt_run *run;
+	const struct mem_image *im;
+	const struct mem_task_image *ti;
+	struct ckpt_task *task;
+	struct ckpt_script *s;
+	int pages_fd;	  /* of the engine; -1: no page file */
+	int pages_num;	  /* the same lent to the task */
+	uint64_t scratch; /* a page of the task that nothing else uses */
+};
+
+/* Must the mapping be writable while it is made? */
+bool mem_needs_write(const struct mem_task_image *ti, size_t vma, size_t *extent);
+/* Can the task itself write there, or must the engine do it through /proc/PID/mem? */
+bool mem_is_forced(const mem_vma_rec *v);
+/* Append what fills all mappings but the forced ones. */
+int mem_fill_script(struct mem_job *j, struct ckpt_error *err);
+/* Fill the forced ones. */
+int mem_fill_forced(struct mem_job *j, struct ckpt_error *err);
+/* Make and fill the shared objects; fds[i] belongs to object i + 1. */
+int mem_shared_make(const struct mem_image *im, int pages_fd, int *fds, struct ckpt_error *err);
+/* The live mappings of a restored task are those of the image. */
+int mem_map_check(const struct mem_job *j, struct ckpt_error *err);
+
+/* Does `b` continue `a` so that the kernel would merge them? */
+bool mem_rec_mergeable(const mem_vma_rec *a, const mem_vma_rec *b);
+
+/* ---- steps -------------------------------------------------------------------------------------
+ */
+
+int mem_survey(struct ckpt_run *run, struct ckpt_error *err);
+int mem_collect(struct ckpt_run *run, struct ckpt_error *err);
+int mem_save(struct ckpt_run *run, struct ckpt_error *err);
+int mem_plan(struct ckpt_run *run, struct ckpt_error *err);
+int mem_map(struct ckpt_run *run, struct ckpt_error *err);
+
+extern const struct ckpt_need mem_needs[];
+
+#endif

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Page contents. They are read through /proc/PID/mem: process_vm_readv(2) would
+ * pin the pages and so break their sharing with other processes (copy on write).
+ * Pages of zeros are not stored where untouched memory reads as zeros anyway.
+ */
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "mem.h"
+
+#define BUFFER (4ull << 20)
+
+struct saver {
+	struct ckpt_run *run;
+	struct mem_state *st;
+	struct ckpt_pages *pages;
+	char *buf;
+	size_t used;
+	uint64_t offset; /* in the page file, of the buffer's beginning */
+	uint64_t stored, zero;
+};
+
+static void saver_free(struct saver *s)
+{
+	if (s->buf)
+		munmap(s->buf, BUFFER);
+}
+
+static int flush(struct saver *s, struct ckpt_error *err)
+{
+	uint64_t at;
+	int r;
+
+	if (!s->used)
+		return 0;
+	r = ckpt_pages_append(s->pages, s->buf, s->used, &at, err);
+	if (r < 0)
+		return r;
+	/* records are written before their pages: both must agree on the place */
+	if (at != s->offset)
+		return ckpt_fail(err, EIO, "page file: data went to %llu instead of %llu",
+				 (unsigned long long)at, (unsigned long long)s->offset);
+	s->offset += s->used;
+	s->used = 0;
+	return 0;
+}
+
+static bool is_zero_page(const char *p)
+{
+	uint64_t first;
+
+	memcpy(&first, p, sizeof(first));
+	/* the C library compares with vectors and stops at the first difference */
+	return !first && !memcmp(p, p + sizeof(first), MEM_PAGE - sizeof(first));
+}
+
+/* Pages first.. of the buffer's new part: note which are kept, close the gaps of those that are
+ * not. */
+static int keep(struct saver *s, uint64_t page, size_t bytes, bool drop_zeros, struct mem_runs *out,
+		struct ckpt_error *err)
+{
+	char *from = s->buf + s->used, *to = from;
+	size_t n = bytes / MEM_PAGE;
+
+	for (size_t i = 0; i < n; i++, from += MEM_PAGE) {
+		int r;
+
+		if (drop_zeros && is_zero_page(from)) {
+			s->zero++;
+			continue;
+		}
+		if (to != from)
+			memcpy(to, from, MEM_PAGE);
+		to += MEM_PAGE;
+		r = mem_runs_add(out, page + i, 1, err);
+		if (r < 0)
+			return r;
+	}
+	s->used = (size_t)(to - s->buf);
+	return 0;
+}
+
+static ssize_t read_all(int fd, char *buf, size_t len, uint64_t offset)
+{
+	size_t done = 0;
+
+	while (done < len) {
+		ssize_t n = pread(fd, buf + done, len - done, (off_t)(offset + done));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return n < 0 ? -errno : -EIO;
+		done += (size_t)n;
+	}
+	return 0;
+}
+
+/* Store a run of pages of `fd` at its own offset; page * 4096 is also its address there. */
+static int save_run(struct saver *s, int fd, uint64_t page, uint64_t pages, bool drop_zeros,
+		    struct mem_runs *out, struct ckpt_error *err)
+{
+	while (pages) {
+		size_t room = BUFFER - s->used, want;
+		int r;
+
+		if (!room) {
+			r = flush(s, err);
+			if (r < 0)
+				return r;
+			room = BUFFER;
+		}
+		want = pages * MEM_PAGE < room ? (size_t)(pages * MEM_PAGE) : room;
+		r = (int)read_all(fd, s->buf + s->used, want, page * MEM_PAGE);
+		if (r < 0)
+			return ckpt_fail_sys(err, r, "reading memory at %llx",
+					     (unsigned long long)(page * MEM_PAGE));
+		r = keep(s, page, want, drop_zeros, out, err);
+		if (r < 0)
+			return r;
+		page += want / MEM_PAGE;
+		pages -= want / MEM_PAGE;
+	}
+	return 0;
+}
+
+static bool has_own_pages(const struct mem_vma *v)
+{
+	if (v->left_out || (v->kind != MEM_PRIVATE_ANON && v->kind != MEM_FILE_PRIVATE))
+		return false;
+	/* the kernel may drop these any time: empty is a right content */
+	return !(v->flags & MEM_DROPPABLE);
+}
+
+static int save_vmas(struct saver *s, const struct mem_space *sp, struct mem_runs *stored,
+		     struct mem_runs *guards, struct ckpt_error *err)
+{
+	MEM_AUTO_SCAN struct mem_scan scan = { .fd = -1 };
+	CKPT_AUTO_FD int mem = mem_proc_open(sp->task, "mem", O_RDONLY, err);
+	MEM_AUTO_RUNS struct mem_runs runs = { 0 };
+	char name[MEM_NAME_MAX];
+	int r = mem < 0 ? mem : mem_scan_open(s->run, sp->task, &scan, err);
+
+	for (size_t i = 0; !r && i < sp->maps.n; i++) {
+		const struct mem_vma *v = &sp->maps.vma[i];
+
+		if (!has_own_pages(v))
+			continue;
+		runs.n = 0;
+		r = mem_scan_vma(&scan, v, &runs, guards, err);
+		for (size_t k = 0; !r && k < runs.n; k++)
+			r = save_run(s, mem, runs.start[k], runs.pages[k],
+				     v->kind == MEM_PRIVATE_ANON, stored, err);
+		if (r < 0)
+			return ckpt_wrap(err, "%s", mem_vma_name(v, name, sizeof(name)));
+	}
+	return r;
+}
+
+static int save_guards(struct saver *s, const struct mem_space *sp, struct mem_runs *guards)
+{
+	if (guards->n && ckpt_refuse_off(s->run, "guard", sp->task, "guard pages") != 1)
+		guards->n = 0;
+	return 0;
+}
+
+static int save_task(struct saver *s, const struct mem_space *sp, struct ckpt_error *err)
+{
+	MEM_AUTO_RUNS struct mem_runs stored = { 0 }, guards = { 0 };
+	mem_pages_rec m = CKPT__MEM__PAGES__INIT;
+	int r;
+
+	m.id = sp->task->id;
+	m.offset = s->offset + s->used;
+	r = save_vmas(s, sp, &stored, &guards, err);
+	if (!r)
+		r = save_guards(s, sp, &guards);
+	if (r < 0)
+		return r;
+	m.start = stored.start;
+	m.pages = stored.pages;
+	m.n_start = m.n_pages = stored.n;
+	m.guard = guards.start;
+	m.guards = guards.pages;
+	m.n_guard = m.n_guards = guards.n;
+	return ckpt_record_put(s->run, MEM_REC_PAGES, &m.base, err);
+}
+
+/*
+ * The object is read as a file, not through a task's page tables: pages that only
+ * another holder touched, or that are swapped out, show there too.
+ */
+static int save_shared(struct saver *s, size_t index, struct ckpt_error *err)
+{
+	const struct mem_shared *o = &s->st->shared[index];
+	MEM_AUTO_RUNS struct mem_runs stored = { 0 };
+	mem_shared_rec m = CKPT__MEM__SHARED__INIT;
+	off_t data, hole = 0;
+	int r;
+
+	m.id = (uint32_t)index + 1;
+	m.size = o->size;
+	m.ino = o->ino;
+	m.offset = s->offset + s->used;
+	while ((data = lseek(o->fd, hole, SEEK_DATA)) >= 0) {
+		hole = lseek(o->fd, data, SEEK_HOLE);
+		if (hole < 0)
+			return ckpt_fail_sys(err, errno, "shared memory: lseek");
+		r = save_run(s, o->fd, (uint64_t)data / MEM_PAGE,
+			     (uint64_t)(hole - data) / MEM_PAGE, true, &stored, err);
+		if (r < 0)
+			return r;
+	}
+	if (errno != ENXIO)
+		return ckpt_fail_sys(err, errno, "shared memory: lseek");
+	m.start = stored.start;
+	m.pages = stored.pages;
+	m.n_start = m.n_pages = stored.n;
+	return ckpt_record_put(s->run, MEM_REC_SHARED, &m.base, err);
+}
+
+static int save_all(struct saver *s, struct ckpt_error *err)
+{
+	char name[64];
+	int r = ckpt_pages_create(s->run, MEM_PAGES_NAME, &s->pages, err);
+
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < s->st->n_spaces; i++) {
+		r = save_task(s, &s->st->spaces[i], err);
+		if (r < 0)
+			return ckpt_wrap(err, "%s",
+					 mem_task_name(s->st->spaces[i].task, name, sizeof(name)));
+	}
+	for (size_t i = 0; i < s->st->n_shared; i++) {
+		r = save_shared(s, i, err);
+		if (r < 0)
+			return ckpt_wrap(err, "shared memory %zu", i + 1);
+	}
+	return flush(s, err);
+}
+
+int mem_save(struct ckpt_run *run, struct ckpt_error *err)
+{
+	__attribute__((cleanup(saver_free))) struct saver s = { .run = run };
+	int r = mem_state_get(run, &s.st, err);
+	void *buf;
+
+	if (r < 0)
+		return r;
+	buf = mmap(NULL, BUFFER, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE,
+		   -1, 0);
+	if (buf == MAP_FAILED)
+		return ckpt_fail_sys(err, errno, "mmap");
+	s.buf = buf;
+	r = save_all(&s, err);
+	if (r < 0)
+		return r;
+	s.st->saved = s.offset;
+	ckpt_count(run, "pages", s.offset / MEM_PAGE);
+	ckpt_count(run, "zero pages", s.zero);
+	return 0;
+}
