@@ -109,6 +109,20 @@ static int default_text(char **text, const char *value)
 	return *text ? 0 : -ENOMEM;
 }
 
+/* A loss names objects of the tree, with any bytes that a file name can have. */
+static void clean_text(char *s)
+{
+	size_t n;
+
+	for (; *s; s += n) {
+		n = utf8_len(s);
+		if (n && !utf8_is_control(s, n))
+			continue;
+		*s = '?';
+		n = 1;
+	}
+}
+
 /* Fill in what the caller left open. */
 static int complete_info(const struct image_writer *w, struct image_info *info,
 			 struct ckpt_error *err)
@@ -119,6 +133,8 @@ static int complete_info(const struct image_writer *w, struct image_info *info,
 	if (uname(&u) < 0 || clock_gettime(CLOCK_REALTIME, &now) < 0)
 		return ckpt_fail_sys(err, errno, "uname");
 	memcpy(info->uuid, w->uuid_text, sizeof(info->uuid));
+	for (size_t i = 0; i < info->n_losses; i++)
+		clean_text(info->losses[i]);
 	if (!info->created_ns)
 		info->created_ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 	if (default_text(&info->ckpt_version, CKPT_VERSION) < 0 ||

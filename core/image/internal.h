@@ -121,6 +121,8 @@ int frame_read(struct frame_reader *fr, uint32_t *number, const uint8_t **payloa
 
 /* ---- manifest ----------------------------------------------------------------- */
 
+/* Valid UTF-8 without control characters: the manifest's texts go to terminals as they are. */
+bool image_text_ok(const char *s);
 void image_uuid_text(const uint8_t uuid[16], char text[40]);
 /* Read and check the manifest itself; -ENOENT if there is none. */
 int image_manifest_read(int dir, Image__Manifest **out, uint8_t uuid[16], struct ckpt_error *err);
@@ -157,5 +159,7 @@ void value_print_line(FILE *out, const ProtobufCFieldDescriptor *f, const void *
 void message_print_line(FILE *out, const ProtobufCMessage *msg);
 /* Length of the UTF-8 sequence at s, 0 if it is none. */
 size_t utf8_len(const char *s);
+/* Is the sequence of n bytes at s a control character (C0, DEL, C1)? */
+bool utf8_is_control(const char *s, size_t n);
 
 #endif

@@ -4,15 +4,14 @@
 
 static void print_escaped(FILE *out, const char *s, size_t n)
 {
-	const unsigned c = (uint8_t)*s;
-
 	if (n == 0)
 		/* a byte that is no UTF-8: as Python's surrogateescape, so nothing is lost */
-		fprintf(out, "\\udc%02x", c);
-	else if (c == '"' || c == '\\')
-		fprintf(out, "\\%c", (int)c);
-	else if (c < 0x20 || c == 0x7f)
-		fprintf(out, "\\u%04x", c);
+		fprintf(out, "\\udc%02x", (uint8_t)*s);
+	else if (*s == '"' || *s == '\\')
+		fprintf(out, "\\%c", *s);
+	else if (utf8_is_control(s, n))
+		/* JSON asks for it below 0x20 only, a terminal minds the others too */
+		fprintf(out, "\\u%04x", (uint8_t)s[n - 1]);
 	else
 		fwrite(s, 1, n, out);
 }

@@ -46,6 +46,31 @@ static int decode(const uint8_t *data, size_t len, Image__Manifest **out, uint8_
 	return r;
 }
 
+bool image_text_ok(const char *s)
+{
+	size_t n;
+
+	for (; *s; s += n) {
+		n = utf8_len(s);
+		if (!n || utf8_is_control(s, n))
+			return false;
+	}
+	return true;
+}
+
+static int check_texts(const Image__Manifest *m, struct ckpt_error *err)
+{
+	bool ok = image_text_ok(m->ckpt_version) && image_text_ok(m->kernel_release) &&
+		  image_text_ok(m->kernel_version) && image_text_ok(m->machine) &&
+		  image_text_ok(m->hostname);
+
+	for (size_t i = 0; ok && i < m->n_losses; i++)
+		ok = image_text_ok(m->losses[i]);
+	for (size_t i = 0; ok && i < m->n_files; i++)
+		ok = image_text_ok(m->files[i]->version);
+	return ok ? 0 : image_bad(err, "%s has control characters in its texts", FILE_NAME);
+}
+
 static int check_file(const Image__File *f, struct ckpt_error *err)
 {
 	const bool pages = f->kind == IMAGE__FILE__KIND__PAGES;
@@ -105,6 +130,8 @@ static int check(const Image__Manifest *m, const uint8_t uuid[16], struct ckpt_e
 		return image_bad(err, "%s lists more than %u files", FILE_NAME, IMAGE_FILES_MAX);
 	for (size_t i = 0; r == 0 && i < m->n_files; i++)
 		r = check_file(m->files[i], err);
+	if (r == 0)
+		r = check_texts(m, err);
 	if (r == 0)
 		r = check_unique(m, by_name, err);
 	if (r == 0)

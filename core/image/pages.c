@@ -6,12 +6,12 @@
 
 #include "image/writer.h"
 
-static bool name_taken(const struct image_writer *w, const char *name)
+static const struct ckpt_pages *find_pages(const struct image_writer *w, const char *name)
 {
 	for (size_t i = 0; i < w->n_pages; i++)
 		if (strcmp(w->pages[i]->owner, name) == 0)
-			return true;
-	return false;
+			return w->pages[i];
+	return NULL;
 }
 
 static struct ckpt_pages *new_pages(struct image_writer *w)
@@ -37,7 +37,7 @@ int image_writer_pages(struct image_writer *w, const char *name, struct ckpt_pag
 	struct ckpt_pages *p;
 	int r;
 
-	if (!image_name_ok(name) || name_taken(w, name))
+	if (!image_name_ok(name) || find_pages(w, name))
 		return ckpt_fail(err, EINVAL, "\"%s\" cannot be the name of a new page file", name);
 	if (w->n_pages >= IMAGE_FILES_MAX / 2)
 		return ckpt_fail(err, E2BIG, "more than %u page files", IMAGE_FILES_MAX / 2);
@@ -56,6 +56,16 @@ int image_writer_pages(struct image_writer *w, const char *name, struct ckpt_pag
 	w->pages[w->n_pages++] = p;
 	*out = p;
 	return 0;
+}
+
+int image_writer_reopen(const struct image_writer *w, const char *name, int *fd, uint64_t *size,
+			struct ckpt_error *err)
+{
+	const struct ckpt_pages *p = find_pages(w, name);
+
+	if (!p)
+		return ckpt_fail(err, ENOENT, "the image has no page file %s", name);
+	return image_file_open(w->dir, p->out->name, size, fd, err);
 }
 
 struct ckpt_pages *image_pages_discard(void)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Fields of any message, by its descriptor. */
-#include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -175,26 +174,30 @@ size_t utf8_len(const char *s)
 	return n;
 }
 
+bool utf8_is_control(const char *s, size_t n)
+{
+	const uint8_t *p = (const uint8_t *)s;
+
+	return n == 1 ? p[0] < 0x20 || p[0] == 0x7f : n == 2 && p[0] == 0xc2 && p[1] < 0xa0;
+}
+
 /* Nothing from an image reaches a terminal as a control sequence. */
 static void print_string(FILE *out, const char *s)
 {
-	fputc('"', out);
-	while (*s) {
-		const uint8_t c = (uint8_t)*s;
-		size_t n = utf8_len(s);
-		const bool c1 = n == 2 && c == 0xc2 && (uint8_t)s[1] < 0xa0;
+	size_t step;
 
-		if (c == '"' || c == '\\') {
-			fprintf(out, "\\%c", c);
-			n = 1;
-		} else if (n == 0 || c1 || (n == 1 && !isprint(c))) {
-			fprintf(out, "\\x%02x", c);
-			n = 1;
-		} else {
+	fputc('"', out);
+	for (; *s; s += step) {
+		const size_t n = utf8_len(s);
+
+		step = n && !utf8_is_control(s, n) ? n : 1;
+		if (*s == '"' || *s == '\\')
+			fprintf(out, "\\%c", *s);
+		else if (n == 0 || utf8_is_control(s, n))
+			/* of a C1 control the second byte comes next, and is no UTF-8 on its own */
+			fprintf(out, "\\x%02x", (uint8_t)*s);
+		else
 			fwrite(s, 1, n, out);
-		}
-		/* the second byte of a C1 control is invalid on its own, so it is escaped too */
-		s += n;
 	}
 	fputc('"', out);
 }
