@@ -22,11 +22,13 @@
 #include <unistd.h>
 
 #include "process/frame.h"
+#include "process/keeper.h"
 #include "process/set.h"
 #include "process/uapi.h"
 
 #define STOP_TIMEOUT_MS 3000
-#define SCRIPT_PATIENCE 600 /* seconds that one portion of a script may take */
+#define XSTATE_ROOM	(16u << 10) /* AMX makes it 11 KiB */
+#define SCRIPT_PATIENCE 600	    /* seconds that one portion of a script may take */
 
 static long futex(uint32_t *word, int op, uint32_t val, const struct timespec *timeout)
 {
@@ -206,8 +208,8 @@ static uid_t effective_uid(const struct ckpt_task *t)
 	return 0;
 }
 
-static int seat_thread(struct task_node *t, struct ckpt_thread *th, const struct gadgets *g,
-		       bool first, int mem, struct ckpt_error *err)
+static int seat_thread(struct task_node *t, struct ckpt_thread *th, bool first, int mem,
+		       struct ckpt_error *err)
 {
 	struct ckpt_agent *a = th->agent;
 	int r;
@@ -217,11 +219,12 @@ static int seat_thread(struct task_node *t, struct ckpt_thread *th, const struct
 	a->seat = segment_seat(t->seg, &a->seat_addr);
 	if (!a->seat)
 		return ckpt_fail(err, ENOSPC, "no seat left for thread %d", (int)th->tid);
-	r = fill_exit(a, g, first, err);
+	r = fill_exit(a, &t->gadgets, first, err);
 	if (!r) {
 		/* announced before it is sent: the one that unmaps waits for it */
 		__atomic_store_n(&a->seat->taken, 1, __ATOMIC_RELEASE);
-		r = first ? enter_by_shmat(a, mem, g, err) : agent_enter(a, &th->regs, err);
+		r = first ? enter_by_shmat(a, mem, &t->gadgets, err)
+			  : agent_enter(a, &th->regs, err);
 	}
 	if (r) {
 		a->seat = NULL;
@@ -230,50 +233,70 @@ static int seat_thread(struct task_node *t, struct ckpt_thread *th, const struct
 	return first_report(a, err);
 }
 
-/* All live threads of one task. The first to enter is the last to leave. */
-static int task_in(struct task_node *t, struct ckpt_error *err)
+static uint32_t count_stopped(const struct task_node *t)
 {
-	CKPT_AUTO_FREE char *maps = NULL;
-	CKPT_AUTO_FD int mem = -1;
-	struct gadgets g;
-	bool first = true;
-	uint32_t alive = 0;
-	int r;
+	uint32_t n = 0;
 
 	for (size_t i = 0; i < t->pub.n_threads; i++)
-		alive += t->pub.threads[i]->agent->state == THREAD_STOPPED;
-	if (!alive || t->seg)
-		return 0;
-	mem = ckpt_open_mem(&t->pub, err);
+		n += t->pub.threads[i]->agent->state == THREAD_STOPPED;
+	return n;
+}
+
+/* What a task's agent needs, before any of its threads is touched. */
+static int prepare_task(struct task_node *t, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE char *maps = NULL;
+	CKPT_AUTO_FD int mem = ckpt_open_mem(&t->pub, err);
+	int r;
+
 	if (mem < 0)
 		return mem;
 	if (ckpt_proc_read(&t->pub, "maps", &maps, err) < 0)
 		return -err->err;
-	r = find_gadgets(mem, maps, &g, err);
+	r = find_gadgets(mem, maps, &t->gadgets, err);
 	if (!r)
-		r = segment_new(alive, FRAME_CONTEXT_SIZE + (16u << 10), effective_uid(&t->pub),
-				&t->seg, err);
-	if (!r)
-		r = find_gap(maps, t->seg->length, &t->seg->addr, err);
+		r = segment_new(count_stopped(t), FRAME_CONTEXT_SIZE + XSTATE_ROOM,
+				effective_uid(&t->pub), &t->seg, err);
+	return r ? r : find_gap(maps, t->seg->length, &t->seg->addr, err);
+}
+
+/* All live threads of one task. The first to enter is the last to leave. */
+static int task_in(struct task_node *t, struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int mem = ckpt_open_mem(&t->pub, err);
+	bool first = true;
+	int r = mem < 0 ? mem : 0;
+
 	for (size_t i = 0; !r && i < t->pub.n_threads; i++) {
 		if (t->pub.threads[i]->agent->state != THREAD_STOPPED)
 			continue;
-		r = seat_thread(t, t->pub.threads[i], &g, first, mem, err);
+		r = seat_thread(t, t->pub.threads[i], first, mem, err);
 		first = false;
 	}
 	return r;
 }
 
-int proc_agents_in(struct proc_set *ps, struct ckpt_error *err)
+/* Run fn for each task that can have an agent. */
+static int each_task(struct proc_set *ps, int (*fn)(struct task_node *, struct ckpt_error *),
+		     struct ckpt_error *err)
 {
 	for (size_t i = 0; i < ps->n; i++) {
 		struct task_node *t = ps->tasks[i];
-		int r = t->pub.zombie ? 0 : task_in(t, err);
 
-		if (r)
+		if (!t->pub.zombie && count_stopped(t) && fn(t, err))
 			return ckpt_wrap(err, "task %u (%s)", t->pub.id, t->pub.comm);
 	}
 	return 0;
+}
+
+int proc_agents_in(struct proc_set *ps, struct ckpt_error *err)
+{
+	AUTO_KEEPER struct keeper keeper = { 0 };
+	int r = each_task(ps, prepare_task, err);
+
+	if (!r)
+		r = keeper_start(&keeper, err);
+	return r ? r : each_task(ps, task_in, err);
 }
 
 /* ---- out --------------------------------------------------------------------------------- */

@@ -67,7 +67,12 @@ static bool is_dead_leader(const struct ckpt_task *t)
 	return state == 'Z' || state == 'X';
 }
 
-/* SEIZE and INTERRUPT; the stop is collected later, so that all of them stop at once. */
+static int collect_stop(struct ckpt_thread *th, struct ckpt_error *err);
+
+/*
+ * SEIZE, INTERRUPT and wait, one thread after the other: between its stop and
+ * the roll-back of its system call a thread would see an EINTR if we died.
+ */
 static int seize_thread(struct scan *s, struct ckpt_thread *th, struct ckpt_error *err)
 {
 	const long options = PTRACE_O_TRACESYSGOOD;
@@ -91,14 +96,14 @@ static int seize_thread(struct scan *s, struct ckpt_thread *th, struct ckpt_erro
 				      "/proc/PID/status), or is CAP_SYS_PTRACE missing?");
 	}
 	s->ps->seized = true;
-	th->agent->state = THREAD_STOPPED; /* as good as: it is waited for below */
+	th->agent->state = THREAD_STOPPED;
 	/*
 	 * A task that is stopped by a signal reports that by itself; an
 	 * additional interrupt would stay pending and surface later.
 	 */
 	if (!th->task->stopped && ptrace(PTRACE_INTERRUPT, th->tid, NULL, NULL) && errno != ESRCH)
 		return ckpt_fail_sys(err, errno, "thread %d: PTRACE_INTERRUPT", (int)th->tid);
-	return 0;
+	return collect_stop(th, err);
 }
 
 /* Collect the stop of a thread seized before. */
@@ -175,21 +180,12 @@ static int take_task(struct scan *s, struct ckpt_error *err)
 	if (t->zombie)
 		return set_add_thread(s->task, t->pid, err) ? 0 : -ENOMEM;
 	do {
-		size_t before = t->n_threads;
 		int r;
 
 		s->found_new = false;
 		r = each_tid(t, note_thread, s, err);
 		if (r)
 			return r;
-		for (size_t i = before; i < t->n_threads && !s->ps->run->live; i++) {
-			struct ckpt_thread *th = t->threads[i];
-
-			if (!th->dead && th->agent->state == THREAD_STOPPED)
-				r = collect_stop(th, err);
-			if (r)
-				return r;
-		}
 	} while (s->found_new && !s->ps->run->live);
 	drop_gone_threads(t);
 	if (!t->n_threads || t->threads[0]->agent->state == THREAD_GONE)

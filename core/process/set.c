@@ -251,8 +251,3 @@ struct ckpt_task *ckpt_task_by_pid(struct ckpt_run *run, pid_t pid)
 			return &ps->tasks[i]->pub;
 	return NULL;
 }
-
-pid_t ckpt_root_pid(struct ckpt_run *run)
-{
-	return run->root_pid;
-}

@@ -39,6 +39,7 @@ struct task_node {
 	struct segment *seg;  /* dump: the task's own; restore: the set's */
 	uint64_t start_time;  /* /proc/PID/stat field 22, tells a reused pid */
 	struct proc_set *ps;
+	struct gadgets gadgets; /* dump */
 	/* restore */
 	uint8_t *used_fds; /* one byte a descriptor number, up to the highest of any task */
 	bool ended;	   /* a zombie now */
