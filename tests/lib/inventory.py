@@ -263,7 +263,7 @@ def namespace_of(pid, name, names):
     kind = name.replace("_for_children", "")
     if target == link(f"/proc/self/ns/{kind}"):
         return "ours"
-    return names.of(f"{kind}-namespace", target)
+    return names.of(f"{kind}-namespace", target) if target else None
 
 
 def process(pid, names, descriptions, others):
@@ -285,7 +285,7 @@ def process(pid, names, descriptions, others):
         found[name] = link(f"{base}/{name}")
     for name in ("cmdline", "environ", "auxv"):
         found[name] = digest(f"{base}/{name}")
-    for name in ("oom_score_adj", "personality", "coredump_filter", "loginuid", "setgroups"):
+    for name in ("oom_score_adj", "personality", "coredump_filter", "loginuid", "setgroups", "cgroup"):
         found[name] = read(f"{base}/{name}").strip()
     found["limits"] = {line[:26].strip(): " ".join(line[26:68].split())
                        for line in read(f"{base}/limits").splitlines()[1:]}

@@ -113,18 +113,22 @@ def restores(ckpt, test, program, kills, seed):
     """Kills `ckpt restore` `kills` times: the tree is there whole, or not at all."""
     chance = random.Random(seed)
     victim = Victim(test, program)
-    image = test.dir / "image"
-    victim.check("built")
+    held, image = Held(victim), test.dir / "image"
+    before, checks = held.inventory("built"), victim.checks
     pids = proc.tree(victim.pid)
     ckpt.dump(test, victim.pid, image)
     proc.wait_gone(pids)
     outside, children = leftovers(), our_children()
 
+    def whole(when):
+        victim.checks = checks
+        differences = inventory.compare(before, held.inventory(when))
+        expect(not differences, f"{when}: the copy differs: {differences[:2]}")
+        proc.kill_tree(victim.pid)
+
     def restore():
         ckpt.restore(test, image)
-        victim.checks = 1
-        victim.check("restored")
-        proc.kill_tree(victim.pid)
+        whole("restored")
 
     duration, completed = typical(restore), 0
     for number in range(kills):
@@ -136,9 +140,7 @@ def restores(ckpt, test, program, kills, seed):
         except proc.Timeout as timeout:
             if not settled(victim.pid) or set(proc.tree(victim.pid)) != set(pids):
                 raise Failure(f"{when}: a part is left: {proc.states(victim.pid)}") from timeout
-            victim.checks = 1
-            victim.check(when)
-            proc.kill_tree(victim.pid)
+            whole(when)
             completed += 1
         expect(leftovers() == outside, f"{when}: left behind: {leftovers()}, was {outside}")
         expect(our_children() == children, f"{when}: new processes: {our_children() - children}")
