@@ -119,7 +119,7 @@ static int apply_without(struct plugin_set *ps, const struct setting *s, struct 
 {
 	CKPT_AUTO_FREE char *copy = NULL;
 	struct loaded_plugin *p;
-	char *feature;
+	char *feature = NULL;
 	int r = split(ps, s, &copy, &feature, &p, err);
 	int i;
 
@@ -136,7 +136,7 @@ static int apply_option(struct plugin_set *ps, const struct setting *s, struct c
 {
 	CKPT_AUTO_FREE char *copy = NULL;
 	struct loaded_plugin *p;
-	char *key, *value;
+	char *key = NULL, *value;
 	int r = split(ps, s, &copy, &key, &p, err);
 	int i;
 

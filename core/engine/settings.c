@@ -189,3 +189,8 @@ int ckpt_use_profile(struct ckpt *c, const char *name, struct ckpt_error *err)
 {
 	return ckpt_set(c, "profile", name, "command line", err);
 }
+
+const char *ckpt_nearest(const char *word, const char *const *names, size_t n)
+{
+	return text_nearest(word, names, n);
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT */
+/* The ckpt command: settings in order, plugins loaded, a subcommand run. */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+#include "cli.h"
+
+static int (*const commands[CLI_N_COMMANDS])(struct cli *) = {
+	[CLI_DUMP] = cli_dump,	     [CLI_RESTORE] = cli_restore, [CLI_VERIFY] = cli_verify,
+	[CLI_SHOW] = cli_show,	     [CLI_DIFF] = cli_diff,	  [CLI_CHECK] = cli_check,
+	[CLI_PLUGINS] = cli_plugins, [CLI_GRAPH] = cli_graph,
+};
+
+static void on_log(void *arg, enum ckpt_log_level level, const char *line)
+{
+	struct cli *c = arg;
+
+	fprintf(c->log, "ckpt: %s%s\n", level == CKPT_LOG_WARN ? "warning: " : "", line);
+}
+
+static int open_log(struct cli *c, const char *path, struct ckpt_error *err)
+{
+	FILE *log = fopen(path, "ae");
+
+	if (!log) {
+		ckpt_fail_sys(err, errno, "--log-file %s", path);
+		err->exit = CKPT_EXIT_USAGE;
+		return -err->err;
+	}
+	/* whole lines, also when the next thing is a crash */
+	setvbuf(log, NULL, _IOLBF, 0);
+	c->log = log;
+	return 0;
+}
+
+/* ckpt.conf first: it says less than the command line, but may say where messages go. */
+static int set_up(struct cli *c, struct ckpt_error *err)
+{
+	char verbose[2] = { (char)('0' + c->verbose), '\0' };
+	const char *s;
+	int r = ckpt_read_config(c->ckpt, c->config, err);
+
+	if (!r && c->verbose)
+		r = ckpt_set(c->ckpt, "verbose", verbose, "command line", err);
+	if (r < 0)
+		return r;
+	s = ckpt_setting(c->ckpt, "json");
+	c->json = s && !strcmp(s, "yes");
+	s = ckpt_setting(c->ckpt, "verbose");
+	if (s)
+		ckpt_set_log_level(c->ckpt, (enum ckpt_log_level)(*s - '0'));
+	s = ckpt_setting(c->ckpt, "log-file");
+	if (s)
+		r = open_log(c, s, err);
+	return r < 0 ? r : ckpt_load(c->ckpt, err);
+}
+
+static int run(struct cli *c, int argc, char **argv)
+{
+	struct ckpt_error err = { 0 };
+
+	if (ckpt_new(&c->ckpt, on_log, c, &err) < 0 || cli_parse(c, argc, argv, &err) < 0)
+		return cli_error(c, &err);
+	if (c->version) {
+		puts("ckpt " CKPT_VERSION);
+		return CKPT_EXIT_OK;
+	}
+	if (c->help) {
+		cli_help(c->cmd, stdout);
+		return CKPT_EXIT_OK;
+	}
+	if (set_up(c, &err) < 0)
+		return cli_error(c, &err);
+	return commands[c->id](c);
+}
+
+int main(int argc, char **argv)
+{
+	struct cli c = { .log = stderr };
+	int code;
+
+	/* a closed 0, 1 or 2 would be given to a file of the image */
+	for (int fd = 0; fd < 3; fd++)
+		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
+			return CKPT_EXIT_FAILED;
+	code = run(&c, argc, argv);
+	/* a table that could not be written is no success */
+	if (fflush(stdout) == EOF && code == CKPT_EXIT_OK)
+		code = CKPT_EXIT_FAILED;
+	ckpt_free(c.ckpt);
+	if (c.log != stderr)
+		fclose(c.log);
+	return code;
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "cli.h"
+
+/*
+ * The pid file is made, with its space, before the restore: what can fail must
+ * fail while nothing runs yet. It gets its name when the pid is known.
+ */
+struct pidfile {
+	const char *path;
+	char *draft;
+	int fd;
+};
+
+#define PID_ROOM "                       \n"
+
+static int pidfile_prepare(struct pidfile *p, struct ckpt_error *err)
+{
+	struct stat st;
+
+	if (stat(p->path, &st) == 0 && S_ISDIR(st.st_mode))
+		return ckpt_fail_sys(err, EISDIR, "--pidfile %s", p->path);
+	if (asprintf(&p->draft, "%s.%d", p->path, (int)getpid()) < 0) {
+		p->draft = NULL;
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	}
+	p->fd = open(p->draft, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+	if (p->fd < 0)
+		return ckpt_fail_sys(err, errno, "--pidfile %s: open(2)", p->draft);
+	if (write(p->fd, PID_ROOM, sizeof(PID_ROOM) - 1) != (ssize_t)sizeof(PID_ROOM) - 1)
+		return ckpt_fail_sys(err, errno ? errno : ENOSPC, "--pidfile %s: write(2)",
+				     p->draft);
+	return 0;
+}
+
+static int pidfile_write(struct pidfile *p, pid_t pid, struct ckpt_error *err)
+{
+	char text[sizeof(PID_ROOM)];
+	int n = snprintf(text, sizeof(text), "%d\n", (int)pid);
+
+	if (pwrite(p->fd, text, (size_t)n, 0) != n || ftruncate(p->fd, n) < 0)
+		return ckpt_fail_sys(err, errno, "--pidfile %s", p->draft);
+	if (rename(p->draft, p->path) < 0)
+		return ckpt_fail_sys(err, errno, "--pidfile %s: rename(2)", p->path);
+	free(ckpt_steal_ptr(&p->draft));
+	return 0;
+}
+
+static void pidfile_end(struct pidfile *p)
+{
+	if (p->fd >= 0)
+		close(p->fd);
+	if (p->draft)
+		unlink(p->draft);
+	free(p->draft);
+}
+
+/* The root is our child: end as it ends, like a shell that ran it. */
+static int wait_for(const struct cli *c, pid_t root)
+{
+	struct ckpt_error err = { 0 };
+	int status;
+
+	cli_forward_signals(root);
+	while (waitpid(root, &status, __WALL) < 0) {
+		if (errno == EINTR)
+			continue;
+		ckpt_fail_sys(&err, errno, "restore: wait for pid %d", (int)root);
+		return cli_error(c, &err);
+	}
+	cli_forward_signals(0);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static int restore(struct cli *c, struct pidfile *p, pid_t *root)
+{
+	struct ckpt_restore_args a = { .dir = c->dir, .dry_run = c->dry_run };
+	struct ckpt_error err = { 0 };
+	struct ckpt_result r;
+	int ret, code;
+
+	if (p->path && pidfile_prepare(p, &err) < 0)
+		return cli_error(c, &err);
+	cli_catch_signals(c->ckpt);
+	ret = ckpt_restore(c->ckpt, &a, &r, &err);
+	if (!ret && p->path && pidfile_write(p, a.root, &err) < 0) {
+		ckpt_hint(&err, "the tree runs, its root is pid %d", (int)a.root);
+		r.exit = err.exit = CKPT_EXIT_FAILED;
+	}
+	code = cli_report(c, &r, &err);
+	if (!ret && !c->json)
+		cli_summary(c->dry_run ? "nothing is missing" : "restored", &r);
+	fflush(stdout);
+	ckpt_result_free(&r);
+	*root = ret < 0 ? 0 : a.root;
+	return code;
+}
+
+int cli_restore(struct cli *c)
+{
+	struct pidfile p = { .path = c->dry_run ? NULL : c->pidfile, .fd = -1 };
+	pid_t root = 0;
+	int code = restore(c, &p, &root);
+
+	pidfile_end(&p);
+	if (root && !c->detach && !c->dry_run)
+		return wait_for(c, root);
+	return code;
+}
