@@ -48,7 +48,10 @@ struct ckpt_fd_kind {
 	uint32_t size; /* sizeof(struct ckpt_fd_kind) */
 	/* Is this one ours? More than one yes is an error naming both. */
 	bool (*match)(const struct ckpt_fd_found *f);
-	/* Look from outside and ckpt_refuse() what cannot be saved; may be NULL. Negative: failed.
+	/*
+	 * Look from outside and refuse what cannot be saved; may be NULL. 0: it can be
+	 * saved; 1: refused with ckpt_refuse(), or lost by permission: it is left out;
+	 * negative: failed.
 	 */
 	int (*survey)(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err);
 	/* Put a record that carries f->file. */
@@ -64,7 +67,8 @@ struct ckpt_fd_kind {
 	bool own_flags, own_pos;
 	/*
 	 * After all descriptors of all tasks are installed: what needs numbers in a
-	 * task (epoll targets). `holder` has it as `num`. May be NULL.
+	 * task (epoll targets). Called once a description; `holder` is the first task
+	 * that has it, as `num`. May be NULL.
 	 */
 	int (*finish)(struct ckpt_run *run, uint32_t file, struct ckpt_task *holder, int num,
 		      struct ckpt_error *err);

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: MIT */
+/* Character devices without state: null, zero, full, random, urandom. */
+#include "internal.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/sysmacros.h>
+
+#define FLAGS_OK (O_ACCMODE | O_APPEND | O_NONBLOCK | O_SYNC | O_DSYNC | O_NOFOLLOW | 0100000)
+
+/* major 1 */
+static bool known(unsigned maj, unsigned min)
+{
+	return maj == 1 && (min == 3 || min == 5 || min == 7 || min == 8 || min == 9);
+}
+
+static bool device_match(const struct ckpt_fd_found *f)
+{
+	return S_ISCHR(f->st.st_mode) && known(major(f->st.st_rdev), minor(f->st.st_rdev));
+}
+
+static int device_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			 struct ckpt_error *err)
+{
+	struct stat st;
+
+	if (f->flags & ~FLAGS_OK)
+		return fd_refuse(run, f, "open-flags", "it was opened with flags unknown to ckpt",
+				 "allow the loss");
+	/* any node of that number is as good as another */
+	if (stat(f->link, &st) || !S_ISCHR(st.st_mode) || st.st_rdev != f->st.st_rdev)
+		return fd_refuse(run, f, "path", "the path does not lead to that device for ckpt",
+				 "run ckpt in the same mount namespace");
+	return 0;
+}
+
+static int device_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			  struct ckpt_error *err)
+{
+	Ckpt__Fd__Device rec = CKPT__FD__DEVICE__INIT;
+
+	rec.id = f->file;
+	rec.path.data = (uint8_t *)(uintptr_t)f->link;
+	rec.path.len = strlen(f->link);
+	rec.major = major(f->st.st_rdev);
+	rec.minor = minor(f->st.st_rdev);
+	return ckpt_record_put(run, FD_DEVICE, &rec.base, err);
+}
+
+static int device_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
+{
+	const Ckpt__Fd__Device *rec = fd_record_need(run, "fd.device", id, err);
+	const Ckpt__Fd__File *file = fd_record_need(run, "fd.file", id, err);
+	char buf[PATH_MAX];
+	const char *path;
+	struct stat st;
+
+	if (!rec || !file)
+		return -EBADMSG;
+	path = fd_image_path(&rec->path, buf, sizeof(buf));
+	if (!path || !known(rec->major, rec->minor) || file->flags & ~(uint32_t)FLAGS_OK ||
+	    file->pos < 0)
+		return fd_bad(err, "open file %u is not a valid device", id);
+	if (stat(path, &st) || !S_ISCHR(st.st_mode) ||
+	    st.st_rdev != makedev(rec->major, rec->minor))
+		return ckpt_unmet(run, CKPT_EXIT_FAILED, "make the device node again",
+				  "%s is not the device %u:%u", path, rec->major, rec->minor);
+	return 0;
+}
+
+static int device_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
+		       struct ckpt_error *err)
+{
+	const Ckpt__Fd__Device *rec = fd_record_need(run, "fd.device", slot->file, err);
+	char buf[PATH_MAX];
+	const char *path = rec ? fd_image_path(&rec->path, buf, sizeof(buf)) : NULL;
+	CKPT_AUTO_FD int fd = -1;
+	struct stat st;
+
+	if (!path)
+		return fd_bad(err, "open file %u has no path", slot->file);
+	/* non-blocking: should the node have become another device, opening must not hang */
+	fd = open(path, (slot->flags & FLAGS_OK) | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	if (fd < 0)
+		return ckpt_fail_sys(err, errno, "open(2) of %s", path);
+	if (fstat(fd, &st) || st.st_rdev != makedev(rec->major, rec->minor))
+		return ckpt_fail(err, ENXIO, "%s is not the device it was", path);
+	return ckpt_steal_fd(&fd);
+}
+
+const struct ckpt_fd_kind fd_kind_device = {
+	.size = sizeof(struct ckpt_fd_kind),
+	.match = device_match,
+	.survey = device_survey,
+	.collect = device_collect,
+	.plan = device_plan,
+	.open = device_open,
+};

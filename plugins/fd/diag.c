@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: MIT */
+/* The kernel's list of unix sockets: who is whose peer, what waits, where they are bound. */
+#include "internal.h"
+
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+#include <linux/sock_diag.h>
+#include <linux/unix_diag.h>
+#include <sys/socket.h>
+
+static int by_ino(const void *va, const void *vb)
+{
+	const struct fd_unix_diag *a = va, *b = vb;
+
+	return (a->ino > b->ino) - (a->ino < b->ino);
+}
+
+static void take_attr(struct fd_unix_diag *d, struct rtattr *a)
+{
+	const uint32_t *v = RTA_DATA(a);
+
+	switch (a->rta_type) {
+	case UNIX_DIAG_PEER:
+		d->peer = v[0];
+		break;
+	case UNIX_DIAG_RQLEN:
+		d->pending = v[0];
+		d->backlog = v[1];
+		break;
+	case UNIX_DIAG_VFS:
+		d->has_file = true;
+		d->file_ino = v[0];
+		d->file_dev = v[1];
+		break;
+	case UNIX_DIAG_SHUTDOWN:
+		d->shutdown = *(const uint8_t *)RTA_DATA(a);
+		break;
+	default:
+		break;
+	}
+}
+
+static int take_socket(struct fd_state *st, size_t *cap, struct nlmsghdr *h)
+{
+	struct unix_diag_msg *m = NLMSG_DATA(h);
+	int left = (int)h->nlmsg_len - (int)NLMSG_LENGTH(sizeof(*m));
+	struct fd_unix_diag d = { .ino = m->udiag_ino,
+				  .type = m->udiag_type,
+				  .state = m->udiag_state };
+
+	for (struct rtattr *a = (struct rtattr *)(m + 1); RTA_OK(a, left); a = RTA_NEXT(a, left))
+		take_attr(&d, a);
+	if (st->n_diag == *cap) {
+		size_t want = *cap ? *cap * 2 : 256;
+		struct fd_unix_diag *more = realloc(st->diag, want * sizeof(*more));
+
+		if (!more)
+			return -ENOMEM;
+		st->diag = more;
+		*cap = want;
+	}
+	st->diag[st->n_diag++] = d;
+	return 0;
+}
+
+/* 1: there is more to come. */
+static int take_buffer(struct fd_state *st, size_t *cap, struct nlmsghdr *h, unsigned left)
+{
+	for (; NLMSG_OK(h, left); h = NLMSG_NEXT(h, left)) {
+		const struct nlmsgerr *e = NLMSG_DATA(h);
+		int r;
+
+		if (h->nlmsg_type == NLMSG_DONE)
+			return 0;
+		if (h->nlmsg_type == NLMSG_ERROR)
+			return e->error ? e->error : -EPROTO;
+		r = take_socket(st, cap, h);
+		if (r)
+			return r;
+	}
+	return 1;
+}
+
+static int ask(int nl)
+{
+	struct {
+		struct nlmsghdr h;
+		struct unix_diag_req r;
+	} q = {
+		.h = { .nlmsg_len = sizeof(q),
+		       .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+		       .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP },
+		.r = { .sdiag_family = AF_UNIX,
+		       .udiag_states = UINT32_MAX,
+		       .udiag_show = UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN | UDIAG_SHOW_VFS },
+	};
+
+	return send(nl, &q, sizeof(q), 0) == sizeof(q) ? 0 : -errno;
+}
+
+int fd_unix_diag(struct fd_state *st, struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int nl = -1;
+	CKPT_AUTO_FREE char *buf = NULL;
+	size_t size = 256 * 1024, cap = 0;
+	int r;
+
+	if (st->diag_known)
+		return 0;
+	buf = malloc(size);
+	nl = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+	if (nl < 0 || !buf)
+		return ckpt_fail_sys(err, errno, "opening NETLINK_SOCK_DIAG");
+	r = ask(nl);
+	if (!r)
+		r = 1;
+	while (r > 0) {
+		ssize_t len = recv(nl, buf, size, 0);
+
+		r = len < 0 ? -errno : take_buffer(st, &cap, (struct nlmsghdr *)buf, (unsigned)len);
+	}
+	if (r)
+		return ckpt_fail_sys(err, r, "asking the kernel for its unix sockets (unix_diag)");
+	if (st->n_diag)
+		qsort(st->diag, st->n_diag, sizeof(*st->diag), by_ino);
+	st->diag_known = true;
+	return 0;
+}
+
+const struct fd_unix_diag *fd_unix_find(const struct fd_state *st, uint64_t ino)
+{
+	struct fd_unix_diag key = { .ino = (uint32_t)ino };
+
+	return st->n_diag ? bsearch(&key, st->diag, st->n_diag, sizeof(key), by_ino) : NULL;
+}

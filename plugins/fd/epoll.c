@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * epoll: its targets. The kernel remembers a target by file and number; the
+ * number must still lead to that file in a task that has the epoll open too.
+ */
+#include "internal.h"
+
+#include <linux/kcmp.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+
+/* What stays of a one-shot target's events once it has fired. */
+#define PRIVATE_BITS (EPOLLWAKEUP | EPOLLONESHOT | EPOLLET | EPOLLEXCLUSIVE)
+
+struct target {
+	uint32_t num, toff, events;
+	uint64_t data;
+	const struct fd_entry *at; /* a task's descriptor that is the target */
+	int epoll;		   /* the epoll's number in that task */
+};
+
+static bool epoll_match(const struct ckpt_fd_found *f)
+{
+	return !strcmp(f->link, "anon_inode:[eventpoll]");
+}
+
+static int parse_targets(const char *fdinfo, struct target **out, size_t *n)
+{
+	size_t cap = 0;
+
+	for (const char *line = strstr(fdinfo, "\ntfd:"); line; line = strstr(line + 1, "\ntfd:")) {
+		struct target t = { 0 };
+		unsigned long long data;
+
+		if (sscanf(line, "\ntfd: %u events: %x data: %llx", &t.num, &t.events, &data) != 3)
+			return -EPROTO;
+		t.data = data;
+		t.toff = (uint32_t)*n;
+		if (*n == cap) {
+			struct target *more = realloc(*out, (cap = cap ? cap * 2 : 16) * sizeof(t));
+
+			if (!more)
+				return -ENOMEM;
+			*out = more;
+		}
+		(*out)[(*n)++] = t;
+	}
+	return 0;
+}
+
+static int by_num(const void *va, const void *vb)
+{
+	const struct target *a = va, *b = vb;
+
+	if (a->num != b->num)
+		return a->num > b->num ? 1 : -1;
+	return (a->toff > b->toff) - (a->toff < b->toff);
+}
+
+/*
+ * Sorted by number. Several targets of one number (of files that are closed by
+ * now, but for one) are told apart for kcmp(2) by their place among them, in the
+ * order in which fdinfo lists them.
+ */
+static int read_targets(const char *fdinfo, struct target **out, size_t *n)
+{
+	int r = parse_targets(fdinfo, out, n);
+
+	if (r || !*n)
+		return r;
+	qsort(*out, *n, sizeof(**out), by_num);
+	for (size_t i = 0; i < *n; i++)
+		(*out)[i].toff =
+			i && (*out)[i].num == (*out)[i - 1].num ? (*out)[i - 1].toff + 1 : 0;
+	return 0;
+}
+
+static bool is_target(const struct fd_entry *epoll, const struct fd_entry *e,
+		      const struct target *t)
+{
+	struct kcmp_epoll_slot slot = { (uint32_t)epoll->num, t->num, t->toff };
+
+	return syscall(SYS_kcmp, e->task->pid, epoll->task->pid, KCMP_EPOLL_TFD, e->num, &slot) ==
+	       0;
+}
+
+/* Who has the epoll open has the target under its number, or else nobody has. */
+static bool locate(const struct fd_state *st, const struct fd_file *epoll, struct target *t)
+{
+	for (const struct fd_entry *h = epoll->first; h; h = h->next) {
+		const struct fd_entry *e = fd_entry_find(st, h->task, (int)t->num);
+
+		if (!e || !is_target(h, e, t))
+			continue;
+		t->at = e;
+		t->epoll = h->num;
+		return true;
+	}
+	return false;
+}
+
+static const struct fd_file *file_of(const struct fd_state *st, const struct ckpt_fd_found *f)
+{
+	const struct fd_entry *e = fd_entry_find(st, f->task, f->num);
+
+	return e ? e->file : NULL;
+}
+
+static int survey_target(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			 const struct fd_file *epoll, struct target *t)
+{
+	char reason[128];
+
+	if (!locate(fd_state(run), epoll, t)) {
+		if (ckpt_is_live(run))
+			return 0;
+		snprintf(reason, sizeof(reason),
+			 "its target %u was closed or its number reused while the file is still "
+			 "open elsewhere",
+			 t->num);
+		return fd_refuse(run, f, "epoll-closed-target", reason,
+				 "let the program remove it from the epoll (EPOLL_CTL_DEL)");
+	}
+	if (t->events & EPOLLONESHOT && !(t->events & ~PRIVATE_BITS)) {
+		snprintf(reason, sizeof(reason),
+			 "its one-shot target %u has fired and waits to be armed again: errors "
+			 "and hang-ups would be reported once more",
+			 t->num);
+		return fd_refuse_detail(run, f, "epoll-oneshot", reason,
+					"--allow-loss fd.epoll-oneshot if the program can bear a "
+					"spurious report");
+	}
+	return 0;
+}
+
+static int epoll_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
+{
+	const struct fd_file *epoll = file_of(fd_state(run), f);
+	CKPT_AUTO_FREE struct target *list = NULL;
+	size_t n = 0;
+	int r = epoll ? read_targets(f->fdinfo, &list, &n) : -ENOENT, out = 0;
+
+	if (r)
+		return ckpt_fail_sys(err, r, "reading the targets of an epoll");
+	for (size_t i = 0; i < n && r >= 0; i++) {
+		r = survey_target(run, f, epoll, &list[i]);
+		out |= r > 0;
+	}
+	return r < 0 ? r : out;
+}
+
+static int epoll_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			 struct ckpt_error *err)
+{
+	const struct fd_state *st = fd_state(run);
+	const struct fd_file *epoll = file_of(st, f);
+	CKPT_AUTO_FREE Ckpt__Fd__EpollTarget *recs = NULL;
+	CKPT_AUTO_FREE Ckpt__Fd__EpollTarget **ptr = NULL;
+	CKPT_AUTO_FREE struct target *list = NULL;
+	Ckpt__Fd__Epoll rec = CKPT__FD__EPOLL__INIT;
+	size_t n = 0;
+	int r = epoll ? read_targets(f->fdinfo, &list, &n) : -ENOENT;
+
+	recs = calloc(n + 1, sizeof(*recs));
+	ptr = calloc(n + 1, sizeof(*ptr));
+	if (r || !recs || !ptr)
+		return ckpt_fail_sys(err, r ? r : ENOMEM, "reading the targets of an epoll");
+	rec.id = f->file;
+	rec.targets = ptr;
+	for (size_t i = 0; i < n; i++) {
+		Ckpt__Fd__EpollTarget *t = &recs[rec.n_targets];
+
+		if (!locate(st, epoll, &list[i]))
+			return ckpt_fail(err, ENOENT, "target %u of the epoll is gone",
+					 list[i].num);
+		/* lost by permission: there is nothing to wait for */
+		if (list[i].at->file->out)
+			continue;
+		ckpt__fd__epoll_target__init(t);
+		t->num = list[i].num;
+		t->file = list[i].at->file->id;
+		t->events = list[i].events;
+		t->data = list[i].data;
+		t->task = list[i].at->task->id;
+		t->epoll = (uint32_t)list[i].epoll;
+		ptr[rec.n_targets++] = t;
+	}
+	return ckpt_record_put(run, FD_EPOLL, &rec.base, err);
+}
+
+/* ---- restore ---------------------------------------------------------------------- */
+
+static bool table_has(struct ckpt_run *run, uint32_t task, uint32_t num, uint32_t file)
+{
+	const Ckpt__Fd__Table *t = fd_record(run, "fd.table", task);
+	size_t lo = 0, hi = t ? t->n_entries : 0;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (t->entries[mid]->num == num)
+			return t->entries[mid]->file == file;
+		if (t->entries[mid]->num < num)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return false;
+}
+
+static int epoll_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
+{
+	const Ckpt__Fd__Epoll *rec = fd_record_need(run, "fd.epoll", id, err);
+
+	if (!rec)
+		return -EBADMSG;
+	for (size_t i = 0; i < rec->n_targets; i++) {
+		const Ckpt__Fd__EpollTarget *t = rec->targets[i];
+
+		if (t->file == id || !table_has(run, t->task, t->num, t->file) ||
+		    !table_has(run, t->task, t->epoll, id))
+			return fd_bad(err, "target %u of epoll %u is not valid", t->num, id);
+	}
+	return 0;
+}
+
+static int epoll_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, struct ckpt_error *err)
+{
+	int fd = epoll_create1(EPOLL_CLOEXEC);
+
+	return fd < 0 ? ckpt_fail_sys(err, errno, "epoll_create1(2)") : fd;
+}
+
+/* The targets that are to be added by one task. */
+static int add_targets(struct ckpt_run *run, const Ckpt__Fd__Epoll *rec, size_t from,
+		       struct ckpt_error *err)
+{
+	uint32_t task = rec->targets[from]->task;
+	struct ckpt_task *t = ckpt_task_by_id(run, task);
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "fd.epoll");
+
+	if (!t)
+		return fd_bad(err, "task %u of an epoll's target was not made", task);
+	for (size_t i = from; i < rec->n_targets; i++) {
+		const Ckpt__Fd__EpollTarget *target = rec->targets[i];
+		struct epoll_event ev = { .events = target->events, .data.u64 = target->data };
+
+		if (target->task == task)
+			ckpt_script_add(s, SYS_epoll_ctl, CKPT_C(target->epoll),
+					CKPT_C(EPOLL_CTL_ADD), CKPT_C(target->num),
+					CKPT_IN(&ev, sizeof(ev)));
+	}
+	return ckpt_script_run(s, t->threads[0], err);
+}
+
+/* Has an earlier target been added by the same task, and this one with it? */
+static bool done_before(const Ckpt__Fd__Epoll *rec, size_t i)
+{
+	for (size_t j = 0; j < i; j++)
+		if (rec->targets[j]->task == rec->targets[i]->task)
+			return true;
+	return false;
+}
+
+static int epoll_finish(struct ckpt_run *run, uint32_t file, struct ckpt_task *holder, int num,
+			struct ckpt_error *err)
+{
+	const Ckpt__Fd__Epoll *rec = fd_record_need(run, "fd.epoll", file, err);
+
+	if (!rec)
+		return -EBADMSG;
+	for (size_t i = 0; i < rec->n_targets; i++) {
+		int r = done_before(rec, i) ? 0 : add_targets(run, rec, i, err);
+
+		if (r)
+			return r;
+	}
+	return 0;
+}
+
+const struct ckpt_fd_kind fd_kind_epoll = {
+	.size = sizeof(struct ckpt_fd_kind),
+	.match = epoll_match,
+	.survey = epoll_survey,
+	.collect = epoll_collect,
+	.plan = epoll_plan,
+	.open = epoll_open,
+	.finish = epoll_finish,
+	.own_pos = true,
+};

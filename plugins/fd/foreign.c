@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Who outside the tree has our pipes and sockets open. The kernel keeps no list
+ * of holders, so all of /proc is read, once a run and only if there is a pipe or
+ * socket to ask about.
+ */
+#include "internal.h"
+
+#include <fcntl.h>
+
+static int by_pid(const void *a, const void *b)
+{
+	pid_t x = *(const pid_t *)a, y = *(const pid_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+static int by_ino(const void *va, const void *vb)
+{
+	const struct fd_foreign *a = va, *b = vb;
+
+	if (a->socket != b->socket)
+		return a->socket ? 1 : -1;
+	if (a->ino != b->ino)
+		return a->ino > b->ino ? 1 : -1;
+	return (a->pid > b->pid) - (a->pid < b->pid);
+}
+
+static int add(struct fd_state *st, size_t *cap, const struct fd_foreign *f)
+{
+	if (st->n_foreign == *cap) {
+		size_t want = *cap ? *cap * 2 : 256;
+		struct fd_foreign *more = realloc(st->foreign, want * sizeof(*more));
+
+		if (!more)
+			return -ENOMEM;
+		st->foreign = more;
+		*cap = want;
+	}
+	st->foreign[st->n_foreign++] = *f;
+	return 0;
+}
+
+static int scan_links(struct fd_state *st, size_t *cap, pid_t pid, DIR *dir)
+{
+	for (struct dirent *d; (d = readdir(dir));) {
+		struct fd_foreign f = { .pid = pid, .num = atoi(d->d_name) };
+		char link[64];
+		ssize_t len;
+		int r;
+
+		if (d->d_name[0] == '.')
+			continue;
+		len = readlinkat(dirfd(dir), d->d_name, link, sizeof(link) - 1);
+		if (len < 0)
+			continue;
+		link[len] = '\0';
+		f.socket = !strncmp(link, "socket:[", 8);
+		if (!f.socket && strncmp(link, "pipe:[", 6) != 0)
+			continue;
+		f.ino = strtoull(strchr(link, '[') + 1, NULL, 10);
+		r = add(st, cap, &f);
+		if (r)
+			return r;
+	}
+	return 0;
+}
+
+/* Processes end while we look: whatever cannot be opened has nothing open. */
+static int scan_process(struct fd_state *st, size_t *cap, DIR *proc, const char *name)
+{
+	CKPT_AUTO_DIR DIR *dir = NULL;
+	char path[32];
+	int fd;
+
+	snprintf(path, sizeof(path), "%.16s/fd", name);
+	fd = openat(dirfd(proc), path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return 0;
+	dir = fdopendir(fd);
+	if (!dir) {
+		close(fd);
+		return -ENOMEM;
+	}
+	return scan_links(st, cap, atoi(name), dir);
+}
+
+static int scan_all(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err)
+{
+	size_t n = ckpt_task_count(run), cap = 0;
+	CKPT_AUTO_FREE pid_t *ours = calloc(n + 1, sizeof(pid_t));
+	CKPT_AUTO_DIR DIR *proc = opendir("/proc");
+	int r = 0;
+
+	if (!proc || !ours)
+		return ckpt_fail_sys(err, errno, "/proc");
+	for (size_t i = 0; i < n; i++)
+		ours[i] = ckpt_task_at(run, i)->pid;
+	ours[n++] = getpid();
+	qsort(ours, n, sizeof(*ours), by_pid);
+	for (struct dirent *d; !r && (d = readdir(proc));) {
+		pid_t pid = atoi(d->d_name);
+
+		if (pid > 0 && !bsearch(&pid, ours, n, sizeof(*ours), by_pid))
+			r = scan_process(st, &cap, proc, d->d_name);
+	}
+	if (r)
+		return ckpt_fail_sys(err, r, "looking for holders of pipes and sockets");
+	if (st->n_foreign)
+		qsort(st->foreign, st->n_foreign, sizeof(*st->foreign), by_ino);
+	st->foreign_known = true;
+	return 0;
+}
+
+static void describe(const struct fd_foreign *f, char *buf, size_t size)
+{
+	char path[40], comm[32] = "?";
+	CKPT_AUTO_FD int fd = -1;
+	ssize_t len;
+
+	snprintf(path, sizeof(path), "/proc/%d/comm", f->pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	len = fd >= 0 ? read(fd, comm, sizeof(comm) - 1) : -1;
+	if (len > 0)
+		comm[len - 1] = '\0';
+	snprintf(buf, size, "process %d (%s) as fd %d", f->pid, comm, f->num);
+}
+
+int fd_foreign(struct ckpt_run *run, struct fd_state *st, bool is_socket, uint64_t ino, char *buf,
+	       size_t size, struct ckpt_error *err)
+{
+	size_t lo = 0, hi;
+
+	if (!st->foreign_known) {
+		int r = scan_all(run, st, err);
+
+		if (r)
+			return r;
+	}
+	hi = st->n_foreign;
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+		const struct fd_foreign *f = &st->foreign[mid];
+
+		if (f->socket < is_socket || (f->socket == is_socket && f->ino < ino))
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	if (lo == st->n_foreign || st->foreign[lo].socket != is_socket ||
+	    st->foreign[lo].ino != ino)
+		return 0;
+	describe(&st->foreign[lo], buf, size);
+	return 1;
+}
+
+int fd_refuse_foreign(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
+{
+	char who[96], reason[192];
+	struct fd_state *st = fd_state(run);
+	int r = fd_foreign(run, st, S_ISSOCK(f->st.st_mode), f->st.st_ino, who, sizeof(who), err);
+
+	if (r <= 0)
+		return r;
+	snprintf(reason, sizeof(reason), "the other side leaves the tree: %s has it open too", who);
+	return fd_refuse(run, f, "external", reason,
+			 "dump a tree that includes that process, or start the program with this "
+			 "descriptor redirected");
+}

@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Which descriptors are the same open file description. What differs in inode,
+ * flags or position cannot be; what is left is sorted by the kernel's own order
+ * (kcmp), so that thousands of descriptors need thousands of calls, not millions.
+ */
+#include "internal.h"
+
+#include <linux/kcmp.h>
+#include <sys/syscall.h>
+
+static int cmp_u64(uint64_t a, uint64_t b)
+{
+	return (a > b) - (a < b);
+}
+
+static int cheap_order(const struct fd_entry *a, const struct fd_entry *b)
+{
+	int c = cmp_u64(a->st.st_dev, b->st.st_dev);
+
+	if (!c)
+		c = cmp_u64(a->st.st_ino, b->st.st_ino);
+	if (!c)
+		c = cmp_u64((uint64_t)a->flags, (uint64_t)b->flags);
+	if (!c)
+		c = cmp_u64((uint64_t)a->pos, (uint64_t)b->pos);
+	if (!c)
+		c = cmp_u64(a->key, b->key);
+	return c ? c : strcmp(a->link, b->link);
+}
+
+static int by_cheap(const void *a, const void *b)
+{
+	return cheap_order(*(struct fd_entry *const *)a, *(struct fd_entry *const *)b);
+}
+
+static int by_kernel(const void *va, const void *vb, void *failed)
+{
+	const struct fd_entry *a = *(struct fd_entry *const *)va;
+	const struct fd_entry *b = *(struct fd_entry *const *)vb;
+	int c = ckpt_kcmp_file(a->task, a->num, b->task, b->num);
+
+	if (c < 0 || c > 2) {
+		/* the first error counts; the order no longer matters then */
+		if (!*(int *)failed)
+			*(int *)failed = c < 0 ? c : -EPROTO;
+		return a < b ? -1 : a > b;
+	}
+	return c == 0 ? 0 : c == 1 ? -1 : 1;
+}
+
+/* Chain the entries of each description, lowest task and number first. */
+static void chain(struct fd_entry **list, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		list[i]->next = i + 1 < n ? list[i + 1] : NULL;
+	for (size_t i = 1; i < n; i++)
+		list[i]->repeated = true;
+}
+
+static int by_place(const void *a, const void *b)
+{
+	const struct fd_entry *x = *(struct fd_entry *const *)a;
+	const struct fd_entry *y = *(struct fd_entry *const *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* One run of entries that only the kernel can tell apart. */
+static int split_run(struct fd_entry **list, size_t n)
+{
+	int failed = 0;
+
+	if (n == 1) {
+		chain(list, 1);
+		return 0;
+	}
+	qsort_r(list, n, sizeof(*list), by_kernel, &failed);
+	for (size_t i = 0, j; i < n && !failed; i = j) {
+		for (j = i + 1; j < n && !by_kernel(&list[i], &list[j], &failed); j++)
+			;
+		qsort(list + i, j - i, sizeof(*list), by_place);
+		chain(list + i, j - i);
+	}
+	return failed;
+}
+
+static int number_files(struct fd_state *st)
+{
+	st->files = calloc(st->n ? st->n : 1, sizeof(*st->files));
+	if (!st->files)
+		return -ENOMEM;
+	for (size_t i = 0; i < st->n; i++) {
+		struct fd_entry *e = &st->entries[i];
+		struct fd_file *file;
+
+		if (e->repeated)
+			continue;
+		file = &st->files[st->n_files];
+		file->id = (uint32_t)++st->n_files;
+		file->first = e;
+		for (struct fd_entry *h = e; h; h = h->next)
+			h->file = file;
+	}
+	return 0;
+}
+
+static int by_inode(const void *a, const void *b)
+{
+	const struct fd_file *x = *(struct fd_file *const *)a;
+	const struct fd_file *y = *(struct fd_file *const *)b;
+	int c = cmp_u64(x->first->st.st_dev, y->first->st.st_dev);
+
+	if (!c)
+		c = cmp_u64(x->first->st.st_ino, y->first->st.st_ino);
+	return c ? c : cmp_u64(x->id, y->id);
+}
+
+static int index_files(struct fd_state *st)
+{
+	st->by_inode = calloc(st->n_files ? st->n_files : 1, sizeof(struct fd_file *));
+	if (!st->by_inode)
+		return -ENOMEM;
+	for (size_t i = 0; i < st->n_files; i++)
+		st->by_inode[i] = &st->files[i];
+	if (st->n_files)
+		qsort(st->by_inode, st->n_files, sizeof(struct fd_file *), by_inode);
+	return 0;
+}
+
+int fd_identify(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE struct fd_entry **list = calloc(st->n + 1, sizeof(struct fd_entry *));
+	int r = list ? 0 : -ENOMEM;
+
+	for (size_t i = 0; list && i < st->n; i++)
+		list[i] = &st->entries[i];
+	if (list && st->n)
+		qsort(list, st->n, sizeof(*list), by_cheap);
+	for (size_t i = 0, j; i < st->n && !r; i = j) {
+		for (j = i + 1; j < st->n && !cheap_order(list[i], list[j]); j++)
+			;
+		r = split_run(list + i, j - i);
+		/* running tasks close what we compare: what is not the same counts as different */
+		if (r == -ENOMEM || !ckpt_is_live(run))
+			continue;
+		for (size_t k = r ? i : j; k < j; k++) {
+			list[k]->next = NULL;
+			list[k]->repeated = false;
+		}
+		r = 0;
+	}
+	if (!r)
+		r = number_files(st);
+	if (!r)
+		r = index_files(st);
+	return r ? ckpt_fail_sys(err, r, "comparing descriptors") : 0;
+}
+
+size_t fd_files_of(const struct fd_state *st, dev_t dev, ino_t ino, struct fd_file *const **out)
+{
+	size_t lo = 0, hi = st->n_files, n = 0;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+		const struct stat *s = &st->by_inode[mid]->first->st;
+
+		if (s->st_dev < dev || (s->st_dev == dev && s->st_ino < ino))
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	*out = st->by_inode + lo;
+	while (lo + n < st->n_files && st->by_inode[lo + n]->first->st.st_dev == dev &&
+	       st->by_inode[lo + n]->first->st.st_ino == ino)
+		n++;
+	return n;
+}
+
+const struct fd_entry *fd_entry_find(const struct fd_state *st, const struct ckpt_task *task,
+				     int num)
+{
+	size_t lo = 0, hi = st->n;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+		const struct fd_entry *e = &st->entries[mid];
+
+		if (e->task == task && e->num == num)
+			return e;
+		if (e->task->id < task->id || (e->task == task && e->num < num))
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return NULL;
+}
+
+static int by_table(const void *va, const void *vb, void *failed)
+{
+	const struct ckpt_task *a = *(struct ckpt_task *const *)va;
+	const struct ckpt_task *b = *(struct ckpt_task *const *)vb;
+	int c = ckpt_kcmp(a, b, KCMP_FILES);
+
+	if (c < 0 || c > 2) {
+		if (!*(int *)failed)
+			*(int *)failed = c < 0 ? c : -EPROTO;
+		return cmp_u64(a->id, b->id);
+	}
+	return c == 0 ? 0 : c == 1 ? -1 : 1;
+}
+
+static void refuse_shared(struct ckpt_run *run, const struct ckpt_task *a,
+			  const struct ckpt_task *b)
+{
+	char reason[160];
+
+	snprintf(reason, sizeof(reason), "the table is shared with task %u (%s) by CLONE_FILES",
+		 a->id, a->comm);
+	ckpt_refuse(run, &(struct ckpt_blocker){
+				 .feature = "shared-tables",
+				 .task = b,
+				 .object = "descriptor table",
+				 .reason = reason,
+				 .hint = "tables shared between processes are not saved yet",
+				 .no_loss = true,
+			 });
+}
+
+static int check_threads(struct ckpt_run *run, const struct ckpt_task *t, struct ckpt_error *err)
+{
+	for (size_t i = 1; i < t->n_threads; i++) {
+		char object[48];
+		long c;
+
+		if (t->threads[0]->dead || t->threads[i]->dead)
+			continue;
+		c = syscall(SYS_kcmp, t->pid, t->threads[i]->tid, KCMP_FILES, 0, 0);
+		if (c < 0 && !(ckpt_is_live(run) && errno == ESRCH))
+			return ckpt_fail_sys(err, errno, "task %u (%s): kcmp(2) of thread %d",
+					     t->id, t->comm, t->threads[i]->tid);
+		if (c <= 0)
+			continue;
+		snprintf(object, sizeof(object), "descriptor table of thread %d",
+			 t->threads[i]->tid);
+		ckpt_refuse(run,
+			    &(struct ckpt_blocker){
+				    .feature = "thread-tables",
+				    .task = t,
+				    .object = object,
+				    .reason = "the thread has a table of its own",
+				    .hint = "unshare(CLONE_FILES) in a thread is not saved yet",
+				    .no_loss = true,
+			    });
+	}
+	return 0;
+}
+
+static int by_task(const void *a, const void *b)
+{
+	return cmp_u64((*(struct ckpt_task *const *)a)->id, (*(struct ckpt_task *const *)b)->id);
+}
+
+int fd_check_sharing(struct ckpt_run *run, struct ckpt_error *err)
+{
+	size_t count = ckpt_task_count(run), n = 0;
+	CKPT_AUTO_FREE struct ckpt_task **list = calloc(count + 1, sizeof(struct ckpt_task *));
+	int failed = 0;
+
+	if (!list)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	for (size_t i = 0; i < count; i++) {
+		struct ckpt_task *t = ckpt_task_at(run, i);
+		int r = t->zombie ? 0 : check_threads(run, t, err);
+
+		if (r)
+			return r;
+		if (!t->zombie && !t->threads[0]->dead)
+			list[n++] = t;
+	}
+	if (n > 1)
+		qsort_r(list, n, sizeof(*list), by_table, &failed);
+	for (size_t i = 0, j; i < n && !failed; i = j) {
+		for (j = i + 1; j < n && !by_table(&list[i], &list[j], &failed); j++)
+			;
+		qsort(list + i, j - i, sizeof(*list), by_task);
+		for (size_t k = i + 1; k < j && !failed; k++)
+			refuse_shared(run, list[i], list[k]);
+	}
+	if (failed && !ckpt_is_live(run))
+		return ckpt_fail_sys(err, failed, "comparing descriptor tables");
+	return 0;
+}

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * restore: open every description once and install it wherever it is held. Work
+ * goes in portions of descriptions, so that the engine never holds many
+ * descriptors at a time, whatever the image holds.
+ */
+#include "internal.h"
+#include "steps.h"
+
+#include <fcntl.h>
+
+#define PORTION 200
+
+/* One (task, number) that has a description of the portion. */
+struct place {
+	uint32_t task;
+	uint32_t file;
+	int num;
+	bool cloexec;
+};
+
+struct call {
+	const struct ckpt_fd_kind *kind;
+	const struct ckpt_fd_slot *slot;
+	struct ckpt_task *holder;
+	int num;
+};
+
+static int call_open(struct ckpt_run *run, void *arg, struct ckpt_error *err)
+{
+	const struct call *c = arg;
+
+	return c->kind->open(run, c->slot, err);
+}
+
+static int call_finish(struct ckpt_run *run, void *arg, struct ckpt_error *err)
+{
+	const struct call *c = arg;
+
+	return c->kind->finish(run, c->slot->file, c->holder, c->num, err);
+}
+
+static int by_file(const void *va, const void *vb)
+{
+	const struct place *a = va, *b = vb;
+
+	if (a->file != b->file)
+		return a->file > b->file ? 1 : -1;
+	if (a->task != b->task)
+		return a->task > b->task ? 1 : -1;
+	return (a->num > b->num) - (a->num < b->num);
+}
+
+static int by_task(const void *va, const void *vb)
+{
+	const struct place *a = va, *b = vb;
+
+	if (a->task != b->task)
+		return a->task > b->task ? 1 : -1;
+	return (a->num > b->num) - (a->num < b->num);
+}
+
+/* Every number of every task, in order of description. */
+static int list_places(struct ckpt_run *run, struct place **out, size_t *n, struct ckpt_error *err)
+{
+	size_t count = 0;
+
+	for (size_t i = 0; i < ckpt_record_count(run, "fd.table"); i++)
+		count += ((const Ckpt__Fd__Table *)ckpt_record_at(run, "fd.table", i))->n_entries;
+	*out = calloc(count + 1, sizeof(**out));
+	if (!*out)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	for (size_t i = 0; i < ckpt_record_count(run, "fd.table"); i++) {
+		const Ckpt__Fd__Table *t = ckpt_record_at(run, "fd.table", i);
+
+		for (size_t j = 0; j < t->n_entries; j++)
+			(*out)[(*n)++] =
+				(struct place){ t->id, t->entries[j]->file, (int)t->entries[j]->num,
+						t->entries[j]->cloexec };
+	}
+	if (*n)
+		qsort(*out, *n, sizeof(**out), by_file);
+	return 0;
+}
+
+static int set_state(int fd, const Ckpt__Fd__File *file, const struct ckpt_fd_kind *kind,
+		     struct ckpt_error *err)
+{
+	int settable = O_APPEND | O_NONBLOCK | O_DIRECT | O_NOATIME;
+	int now = kind->own_flags ? 0 : fcntl(fd, F_GETFL);
+
+	if (now < 0)
+		return ckpt_fail_sys(err, errno, "F_GETFL");
+	if (!kind->own_flags && ((now ^ (int)file->flags) & settable) &&
+	    fcntl(fd, F_SETFL, (int)file->flags & settable))
+		return ckpt_fail_sys(err, errno, "F_SETFL %#o", file->flags);
+	if (!kind->own_pos && file->pos && lseek(fd, file->pos, SEEK_SET) != file->pos)
+		return ckpt_fail_sys(err, errno, "lseek(2) to %lld", (long long)file->pos);
+	return 0;
+}
+
+static int open_file(struct ckpt_run *run, const struct place *first, struct ckpt_error *err)
+{
+	const Ckpt__Fd__File *file = fd_record(run, "fd.file", first->file);
+	const struct ckpt_extension *e = file ? fd_kind_find(run, file) : NULL;
+	struct ckpt_fd_slot slot;
+	struct call c = { .slot = &slot };
+	CKPT_AUTO_FD int fd = -1;
+	int r;
+
+	if (!e)
+		return fd_bad(err, "open file %u has no kind", first->file);
+	c.kind = e->ops;
+	slot = (struct ckpt_fd_slot){ .file = file->id,
+				      .flags = (int)file->flags,
+				      .pos = file->pos,
+				      .owner = ckpt_task_by_id(run, first->task) };
+	if (!slot.owner)
+		return fd_bad(err, "task %u of the descriptor tables was not made", first->task);
+	fd = ckpt_call_as(run, file->plugin, call_open, &c, err);
+	r = fd < 0 ? fd : set_state(fd, file, c.kind, err);
+	if (r)
+		return ckpt_wrap(err, "open file %u (%s)", file->id, file->kind);
+	return ckpt_steal_fd(&fd);
+}
+
+/* The places of one portion, grouped by task, with the engine's descriptor of each. */
+static int install_tasks(struct ckpt_run *run, const struct place *p, size_t n, uint32_t first,
+			 const int *fds, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE int *list = calloc(n + 1, sizeof(int)),
+			   *targets = calloc(n + 1, sizeof(int));
+	CKPT_AUTO_FREE bool *cloexec = calloc(n + 1, sizeof(bool));
+
+	if (!list || !targets || !cloexec)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	for (size_t i = 0, j; i < n; i = j) {
+		struct ckpt_task *task = ckpt_task_by_id(run, p[i].task);
+		int r;
+
+		if (!task)
+			return fd_bad(err, "task %u of the descriptor tables was not made",
+				      p[i].task);
+		for (j = i; j < n && p[j].task == p[i].task; j++) {
+			list[j - i] = fds[p[j].file - first];
+			targets[j - i] = p[j].num;
+			cloexec[j - i] = p[j].cloexec;
+		}
+		r = ckpt_install_fds(run, task, list, targets, cloexec, j - i, err);
+		if (r)
+			return r;
+	}
+	return 0;
+}
+
+/*
+ * Open the files of a portion of places and install them. Ids of one portion span at most
+ * PORTION numbers; fds[id - first] is the engine's descriptor.
+ */
+static int do_portion(struct ckpt_run *run, struct place *p, size_t n, int *fds,
+		      struct ckpt_error *err)
+{
+	uint32_t first = p[0].file;
+
+	for (size_t i = 0; i < n; i++) {
+		int *fd = &fds[p[i].file - first];
+
+		if (*fd >= 0)
+			continue;
+		*fd = open_file(run, &p[i], err);
+		if (*fd < 0)
+			return *fd;
+	}
+	qsort(p, n, sizeof(*p), by_task);
+	return install_tasks(run, p, n, first, fds, err);
+}
+
+static int install_all(struct ckpt_run *run, struct place *p, size_t n, struct ckpt_error *err)
+{
+	int fds[PORTION], r = 0;
+
+	for (size_t i = 0, j; i < n && !r; i = j) {
+		for (j = i + 1; j < n && p[j].file - p[i].file < PORTION; j++)
+			;
+		for (size_t k = 0; k < PORTION; k++)
+			fds[k] = -1;
+		r = do_portion(run, p + i, j - i, fds, err);
+		for (size_t k = 0; k < PORTION; k++)
+			if (fds[k] >= 0)
+				close(fds[k]);
+	}
+	return r;
+}
+
+void fd_install_undo(struct ckpt_run *run)
+{
+	struct fd_state *st = fd_state(run);
+
+	if (!st)
+		return;
+	for (size_t i = 0; i < st->n_made; i++) {
+		unlink(st->made[i]);
+		free(st->made[i]);
+	}
+	st->n_made = 0;
+}
+
+int fd_install(struct ckpt_run *run, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE struct place *places = NULL;
+	struct fd_state *st = fd_state(run);
+	size_t n = 0;
+	int r = st ? list_places(run, &places, &n, err) : ckpt_fail(err, ENOMEM, "out of memory");
+
+	if (!r)
+		r = install_all(run, places, n, err);
+	if (r)
+		fd_install_undo(run);
+	else
+		ckpt_count(run, "descriptors", n);
+	return r;
+}
+
+int fd_finish(struct ckpt_run *run, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE struct place *places = NULL;
+	size_t n = 0;
+	int r = list_places(run, &places, &n, err);
+
+	for (size_t i = 0; i < n && !r; i++) {
+		const Ckpt__Fd__File *file;
+		const struct ckpt_extension *e;
+		struct ckpt_fd_slot slot = { .file = places[i].file };
+		struct call c = { .slot = &slot, .num = places[i].num };
+
+		if (i && places[i - 1].file == places[i].file)
+			continue;
+		file = fd_record(run, "fd.file", places[i].file);
+		e = file ? fd_kind_find(run, file) : NULL;
+		if (!e)
+			return fd_bad(err, "open file %u has no kind", places[i].file);
+		c.kind = e->ops;
+		c.holder = ckpt_task_by_id(run, places[i].task);
+		if (!c.kind->finish)
+			continue;
+		r = ckpt_call_as(run, file->plugin, call_finish, &c, err);
+		if (r)
+			ckpt_wrap(err, "open file %u (%s)", file->id, file->kind);
+	}
+	return r;
+}

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: MIT */
+/* Shared by the files of the plugin `fd`. */
+#ifndef FD_INTERNAL_H
+#define FD_INTERNAL_H
+
+#include <ckpt/fd.h>
+#include <ckpt/plugin.h>
+
+#include "fd.pb-c.h"
+
+enum fd_record {
+	FD_TABLE = 1,
+	FD_FILE,
+	FD_REGULAR,
+	FD_DEVICE,
+	FD_PIPE,
+	FD_PIPE_END,
+	FD_EVENTFD,
+	FD_TIMERFD,
+	FD_EPOLL,
+	FD_INET_LISTEN,
+	FD_UNIX_LISTEN,
+	FD_UNIX_END,
+};
+
+/* ---- what was found (dump, verify) ---------------------------------------- */
+
+struct fd_file;
+
+/* One descriptor of one task. */
+struct fd_entry {
+	const struct ckpt_task *task;
+	int num;
+	bool cloexec;
+	int flags;
+	int64_t pos;
+	uint64_t key; /* tells descriptions of one inode apart where fdinfo does */
+	struct stat st;
+	char *link, *fdinfo;
+	struct fd_file *file;
+	struct fd_entry *next; /* of the same description */
+	bool repeated;	       /* not the first of it */
+};
+
+/* One open file description. */
+struct fd_file {
+	uint32_t id;
+	struct fd_entry *first;
+	const struct ckpt_extension *kind;
+	const char *plugin;
+	bool out; /* refused, or lost by permission */
+};
+
+/* The inode of a pipe or socket that a process outside the tree has open. */
+struct fd_foreign {
+	uint64_t ino;
+	pid_t pid;
+	int num;
+	bool socket;
+};
+
+struct fd_unix_diag {
+	uint32_t ino, peer;
+	uint8_t type, state, shutdown;
+	bool has_file;
+	uint32_t file_ino, file_dev;
+	uint32_t pending, backlog; /* listening ones */
+};
+
+/* A descriptor of the engine that was made with another and waits for its turn. */
+struct fd_stashed {
+	uint32_t id;
+	int fd;
+};
+
+struct fd_state {
+	struct fd_entry *entries; /* by task, then number */
+	size_t n, cap;
+	struct fd_file *files; /* by id */
+	size_t n_files;
+	struct fd_file **by_inode; /* by device, inode, id */
+	bool foreign_known;
+	struct fd_foreign *foreign; /* by inode */
+	size_t n_foreign;
+	bool diag_known;
+	struct fd_unix_diag *diag; /* by inode */
+	size_t n_diag;
+	uint64_t netns; /* cookie of ckpt's own */
+	/* restore */
+	struct fd_stashed *stash;
+	size_t n_stash, cap_stash;
+	char **made; /* names of sockets, to be removed if the restore fails */
+	size_t n_made, cap_made;
+};
+
+/* The state of this run, made on first use; NULL: out of memory. */
+struct fd_state *fd_state(struct ckpt_run *run);
+void fd_state_free(void *state);
+/* Forget what an earlier look found. */
+void fd_found_clear(struct fd_state *st);
+
+int fd_scan(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err);
+int fd_identify(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err);
+/* Refuse tables that tasks share or threads have for themselves. */
+int fd_check_sharing(struct ckpt_run *run, struct ckpt_error *err);
+/* Describe for a kind; opens a duplicate, which the caller closes. 1: gone meanwhile. */
+int fd_describe(struct ckpt_run *run, const struct fd_file *file, struct ckpt_fd_found *f,
+		struct ckpt_error *err);
+/* Files of an inode, in order of id; returns how many. */
+size_t fd_files_of(const struct fd_state *st, dev_t dev, ino_t ino, struct fd_file *const **out);
+/* The file that this task has under that number, or NULL. */
+const struct fd_entry *fd_entry_find(const struct fd_state *st, const struct ckpt_task *task,
+				     int num);
+
+/*
+ * A process outside the tree that has this pipe or socket open, as text in buf;
+ * 0: none.
+ */
+int fd_foreign(struct ckpt_run *run, struct fd_state *st, bool is_socket, uint64_t ino, char *buf,
+	       size_t size, struct ckpt_error *err);
+
+/* ---- refusals --------------------------------------------------------------- */
+
+/*
+ * Refuse a description; always 1, the kinds' word for "leave it out", or a
+ * negative errno that is not the refusal itself.
+ */
+int fd_refuse(struct ckpt_run *run, const struct ckpt_fd_found *f, const char *feature,
+	      const char *reason, const char *hint);
+/* Refuse a detail of it: 0 if the user allows to go on without the detail, else 1. */
+int fd_refuse_detail(struct ckpt_run *run, const struct ckpt_fd_found *f, const char *feature,
+		     const char *reason, const char *hint);
+/* Refuse a description of no kind, by the best name for it. */
+int fd_refuse_unknown(struct ckpt_run *run, const struct ckpt_fd_found *f);
+/* Refuse what no kind handles: locks, owners, O_PATH. 0: nothing of that. */
+int fd_refuse_common(struct ckpt_run *run, const struct ckpt_fd_found *f);
+/* Refuse a pipe or socket of which somebody outside holds an end. 0: nobody. */
+int fd_refuse_foreign(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err);
+
+/* Value of a "key: value" line of fdinfo, in this base; -ENOENT. */
+int fd_info_u64(const char *fdinfo, const char *key, int base, uint64_t *value);
+
+/* ---- records ------------------------------------------------------------------ */
+
+/* The record of that type whose id is this, or NULL. Records of a type are sorted by id. */
+const void *fd_record(struct ckpt_run *run, const char *type, uint32_t id);
+/* Its place among those of its type, or -1. */
+ssize_t fd_record_index(struct ckpt_run *run, const char *type, uint32_t id);
+/* Are the records of that type sorted by id, without doubles? */
+int fd_records_check(struct ckpt_run *run, const char *type, struct ckpt_error *err);
+/* As fd_record(), with the error of a planning step if it is missing. */
+const void *fd_record_need(struct ckpt_run *run, const char *type, uint32_t id,
+			   struct ckpt_error *err);
+/* "the image is bad": -EBADMSG. */
+int fd_bad(struct ckpt_error *err, const char *fmt, ...) CKPT_PRINTF(2, 3);
+/* A path of an image as a string; NULL if it is none. */
+const char *fd_image_path(const ProtobufCBinaryData *b, char *buf, size_t size);
+
+/* The kind of a saved file, or NULL. */
+const struct ckpt_extension *fd_kind_find(struct ckpt_run *run, const Ckpt__Fd__File *file);
+
+int fd_stash_put(struct fd_state *st, uint32_t id, int fd, struct ckpt_error *err);
+/* -1: nothing there. */
+int fd_stash_take(struct fd_state *st, uint32_t id);
+
+/* ---- owners, sockets ---------------------------------------------------------- */
+
+void fd_owner_of(const struct stat *st, Ckpt__Fd__Owner *owner);
+/* Make it so; the descriptor is a fresh pipe or socket. */
+int fd_owner_apply(int fd, const Ckpt__Fd__Owner *owner, struct ckpt_error *err);
+int fd_owner_check(const Ckpt__Fd__Owner *owner, uint32_t id, struct ckpt_error *err);
+
+#define FD_OPTIONS_MAX 96
+struct fd_options {
+	Ckpt__Fd__Option opt[FD_OPTIONS_MAX];
+	Ckpt__Fd__Option *ptr[FD_OPTIONS_MAX];
+	uint8_t data[FD_OPTIONS_MAX][32];
+	size_t n;
+};
+void fd_options_read(int fd, struct fd_options *o);
+int fd_options_check(Ckpt__Fd__Option *const *opt, size_t n, uint32_t id, struct ckpt_error *err);
+/* Set those that differ from what the socket has. */
+int fd_options_apply(int fd, Ckpt__Fd__Option *const *opt, size_t n, struct ckpt_error *err);
+
+/* Refuse a socket of another network namespace, or with a filter. 0: fine. */
+int fd_socket_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err);
+int fd_socket_int(int fd, int level, int name);
+bool fd_socket_is(const struct ckpt_fd_found *f, int domain);
+
+/* The kernel's list of unix sockets in our network namespace, read once a run. */
+int fd_unix_diag(struct fd_state *st, struct ckpt_error *err);
+const struct fd_unix_diag *fd_unix_find(const struct fd_state *st, uint64_t ino);
+
+/* Who a socket's SO_PEERCRED names. */
+void fd_creator_of(struct ckpt_run *run, int fd, Ckpt__Fd__Credentials *c);
+/* Refuse a creator outside the tree (feature peercred). 0: fine, or allowed. */
+int fd_creator_survey(struct ckpt_run *run, const struct ckpt_fd_found *f);
+int fd_creator_check(struct ckpt_run *run, const Ckpt__Fd__Credentials *c, uint32_t id,
+		     struct ckpt_error *err);
+/* The task in which a socket must be made, or NULL for anywhere. */
+struct ckpt_task *fd_creator_task(struct ckpt_run *run, const Ckpt__Fd__Credentials *c);
+/* In a script: take on, and lay down, the creator's effective ids. */
+void fd_creator_enter(struct ckpt_script *s, const Ckpt__Fd__Credentials *c);
+void fd_creator_leave(struct ckpt_script *s, const Ckpt__Fd__Credentials *c);
+
+/* Is there such a task in the image? */
+bool fd_task_known(struct ckpt_run *run, uint32_t id);
+
+/* ---- kinds ---------------------------------------------------------------------- */
+
+extern const struct ckpt_fd_kind fd_kind_regular;
+extern const struct ckpt_fd_kind fd_kind_device;
+extern const struct ckpt_fd_kind fd_kind_pipe;
+extern const struct ckpt_fd_kind fd_kind_eventfd;
+extern const struct ckpt_fd_kind fd_kind_timerfd;
+extern const struct ckpt_fd_kind fd_kind_epoll;
+extern const struct ckpt_fd_kind fd_kind_inet_listen;
+extern const struct ckpt_fd_kind fd_kind_unix_listen;
+extern const struct ckpt_fd_kind fd_kind_unix_pair;
+
+/* The message of unix-pair's queue, both directions. */
+int fd_queue_read(struct ckpt_run *run, int fd, int type, Ckpt__Fd__UnixEnd *end,
+		  struct ckpt_error *err);
+void fd_queue_free(Ckpt__Fd__UnixEnd *end);
+int fd_queue_write(struct ckpt_run *run, int fd, const Ckpt__Fd__UnixEnd *to,
+		   struct ckpt_error *err);
+
+#endif

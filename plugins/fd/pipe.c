@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Pipes: one record for the pipe, one for each end. The content is copied with
+ * tee(2), which takes nothing out. Descriptions that were opened through
+ * /proc/PID/fd show it by O_LARGEFILE, which pipe(2) does not set: they are
+ * opened that way again.
+ */
+#include "internal.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <sys/ioctl.h>
+
+#define LARGEFILE 0100000
+#define FLAGS_OK  (O_ACCMODE | O_NONBLOCK | O_DIRECT | O_APPEND | LARGEFILE)
+/* of one record */
+#define CONTENT_MAX (32u << 20)
+
+static bool pipe_match(const struct ckpt_fd_found *f)
+{
+	return S_ISFIFO(f->st.st_mode);
+}
+
+static int pipe_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
+{
+	int capacity;
+
+	if (strncmp(f->link, "pipe:[", 6))
+		return fd_refuse(run, f, "fifo", "named FIFOs are not saved yet",
+				 "close it before the dump, or allow the loss");
+	if (f->flags & ~FLAGS_OK)
+		return fd_refuse(run, f, "open-flags", "the pipe has flags unknown to ckpt",
+				 "allow the loss");
+	/* notification queues (O_NOTIFICATION_PIPE) have no data that tee(2) could copy */
+	capacity = fcntl(f->fd, F_GETPIPE_SZ);
+	if (capacity < 0)
+		return fd_refuse(run, f, "pipe", "its size cannot be read",
+				 "special pipes are not saved");
+	return fd_refuse_foreign(run, f, err);
+}
+
+/* ---- content ------------------------------------------------------------------- */
+
+struct content {
+	uint8_t *data;
+	ProtobufCBinaryData *chunks;
+	size_t n, cap;
+};
+
+static int add_chunk(struct content *c, uint8_t *data, size_t len)
+{
+	if (c->n == c->cap) {
+		size_t cap = c->cap ? c->cap * 2 : 4;
+		ProtobufCBinaryData *more = realloc(c->chunks, cap * sizeof(*more));
+
+		if (!more)
+			return -ENOMEM;
+		c->chunks = more;
+		c->cap = cap;
+	}
+	c->chunks[c->n++] = (ProtobufCBinaryData){ len, data };
+	return 0;
+}
+
+/* A second pipe that holds what the first holds. */
+static int copy_pipe(int fd, int capacity, int copy[2], struct ckpt_error *err)
+{
+	char path[32];
+	CKPT_AUTO_FD int in = -1;
+
+	/*
+	 * tee(2) wants a readable description; ours may be the writing end of a pipe
+	 * whose readers are elsewhere in the tree.
+	 */
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	in = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	if (in < 0)
+		return ckpt_fail_sys(err, errno, "opening the pipe for reading");
+	if (pipe2(copy, O_NONBLOCK | O_CLOEXEC))
+		return ckpt_fail_sys(err, errno, "pipe2(2)");
+	if (fcntl(copy[1], F_SETPIPE_SZ, capacity) < 0)
+		return ckpt_fail_sys(err, errno, "F_SETPIPE_SZ %d", capacity);
+	if (tee(in, copy[1], INT_MAX, SPLICE_F_NONBLOCK) < 0)
+		return ckpt_fail_sys(err, errno, "tee(2)");
+	return 0;
+}
+
+/* A read ends where a packet ends, so each of them is one chunk. */
+static int drain(int fd, struct content *c, size_t total, struct ckpt_error *err)
+{
+	size_t at = 0;
+
+	c->data = malloc(total ? total : 1);
+	if (!c->data)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	while (at < total) {
+		ssize_t got = read(fd, c->data + at, total - at);
+
+		if (got <= 0)
+			return ckpt_fail_sys(err, got ? errno : EIO, "copying the pipe's content");
+		if (add_chunk(c, c->data + at, (size_t)got))
+			return ckpt_fail(err, ENOMEM, "out of memory");
+		at += (size_t)got;
+	}
+	return 0;
+}
+
+static int read_content(int fd, int capacity, struct content *c, struct ckpt_error *err)
+{
+	int copy[2] = { -1, -1 }, total = 0, copied = 0, r;
+
+	if (ioctl(fd, FIONREAD, &total))
+		return ckpt_fail_sys(err, errno, "FIONREAD");
+	if (!total)
+		return 0;
+	if ((unsigned)total > CONTENT_MAX)
+		return ckpt_fail(err, EFBIG, "the pipe holds %d bytes, more than ckpt saves",
+				 total);
+	r = copy_pipe(fd, capacity, copy, err);
+	if (!r && (ioctl(copy[0], FIONREAD, &copied) || copied != total))
+		r = ckpt_fail(err, EIO, "%d of %d bytes of the pipe could be copied", copied,
+			      total);
+	if (!r)
+		r = drain(copy[0], c, (size_t)total, err);
+	for (int i = 0; i < 2; i++)
+		if (copy[i] >= 0)
+			close(copy[i]);
+	return r;
+}
+
+/* ---- collect -------------------------------------------------------------------- */
+
+static int put_pipe(struct ckpt_run *run, const struct ckpt_fd_found *f,
+		    struct fd_file *const *files, size_t n, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE uint32_t *ends = calloc(n + 1, sizeof(uint32_t));
+	Ckpt__Fd__Pipe rec = CKPT__FD__PIPE__INIT;
+	struct content c = { 0 };
+	Ckpt__Fd__Owner owner;
+	int r;
+
+	if (!ends)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	fd_owner_of(&f->st, &owner);
+	rec.id = f->file;
+	rec.owner = &owner;
+	rec.ends = ends;
+	for (size_t i = 0; i < n; i++) {
+		if (files[i]->out)
+			continue;
+		ends[rec.n_ends++] = files[i]->id;
+		if (files[i]->first->flags & O_DIRECT && files[i]->first->flags & O_ACCMODE)
+			rec.last_is_packet = true;
+	}
+	rec.capacity = (uint32_t)fcntl(f->fd, F_GETPIPE_SZ);
+	r = read_content(f->fd, (int)rec.capacity, &c, err);
+	/* what is not the last and longer than a packet can be has plain data before it */
+	for (size_t i = 0; i + 1 < c.n && !r; i++)
+		if (c.chunks[i].len > PIPE_BUF)
+			r = ckpt_fail_as(err, CKPT_EXIT_REFUSED, EOPNOTSUPP,
+					 "the pipe mixes packets (O_DIRECT) and plain data");
+	rec.n_chunks = c.n;
+	rec.chunks = c.chunks;
+	if (!r)
+		r = ckpt_record_put(run, FD_PIPE, &rec.base, err);
+	free(c.data);
+	free(c.chunks);
+	return r;
+}
+
+static int pipe_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
+{
+	Ckpt__Fd__PipeEnd rec = CKPT__FD__PIPE_END__INIT;
+	struct fd_file *const *files;
+	size_t n = fd_files_of(fd_state(run), f->st.st_dev, f->st.st_ino, &files), i = 0;
+	int r = 0;
+
+	while (i < n && files[i]->out)
+		i++;
+	if (i == n)
+		return ckpt_fail(err, ENOENT, "the pipe is not among those found");
+	rec.id = f->file;
+	rec.pipe = files[i]->id;
+	if (rec.pipe == rec.id)
+		r = put_pipe(run, f, files, n, err);
+	return r ? r : ckpt_record_put(run, FD_PIPE_END, &rec.base, err);
+}
+
+/* ---- restore --------------------------------------------------------------------- */
+
+static int check_pipe(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, struct ckpt_error *err)
+{
+	size_t total = 0;
+
+	if (!p->capacity || p->capacity > INT_MAX || !p->n_ends || p->ends[0] != p->id)
+		return fd_bad(err, "pipe %u is not valid", p->id);
+	for (size_t i = 0; i < p->n_ends; i++) {
+		const Ckpt__Fd__PipeEnd *e = fd_record(run, "fd.pipe-end", p->ends[i]);
+
+		if (!e || e->pipe != p->id || (i && p->ends[i] <= p->ends[i - 1]))
+			return fd_bad(err, "end %u of pipe %u is not valid", p->ends[i], p->id);
+	}
+	for (size_t i = 0; i < p->n_chunks; i++) {
+		total += p->chunks[i].len;
+		if (!p->chunks[i].len || total > p->capacity ||
+		    (i + 1 < p->n_chunks && p->chunks[i].len > PIPE_BUF))
+			return fd_bad(err, "the content of pipe %u is not valid", p->id);
+	}
+	return fd_owner_check(p->owner, p->id, err);
+}
+
+static int pipe_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
+{
+	const Ckpt__Fd__PipeEnd *e = fd_record_need(run, "fd.pipe-end", id, err);
+	const Ckpt__Fd__File *file = fd_record_need(run, "fd.file", id, err);
+	const Ckpt__Fd__Pipe *p = e ? fd_record_need(run, "fd.pipe", e->pipe, err) : NULL;
+	bool listed = false;
+
+	if (!file || !p)
+		return -EBADMSG;
+	if (file->flags & ~(uint32_t)FLAGS_OK || (file->flags & O_ACCMODE) == O_ACCMODE ||
+	    file->pos)
+		return fd_bad(err, "open file %u is not a valid end of a pipe", id);
+	if (p->id == id)
+		return check_pipe(run, p, err);
+	for (size_t i = 0; i < p->n_ends && !listed; i++)
+		listed = p->ends[i] == id;
+	return listed ? 0 : fd_bad(err, "open file %u is not among its pipe's ends", id);
+}
+
+static int write_content(int fd, const Ckpt__Fd__Pipe *p, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < p->n_chunks; i++) {
+		bool packet = i + 1 < p->n_chunks || p->last_is_packet;
+		ssize_t put;
+
+		if (fcntl(fd, F_SETFL, O_NONBLOCK | (packet ? O_DIRECT : 0)))
+			return ckpt_fail_sys(err, errno, "F_SETFL on a pipe");
+		put = write(fd, p->chunks[i].data, p->chunks[i].len);
+		if (put < 0 || (size_t)put != p->chunks[i].len)
+			return ckpt_fail_sys(err, put < 0 ? errno : EIO,
+					     "filling the pipe with its content");
+	}
+	return p->n_chunks && fcntl(fd, F_SETFL, 0) ? ckpt_fail_sys(err, errno, "F_SETFL") : 0;
+}
+
+/* One end: pipe(2)'s own if it is still there and was one, else a description of its own. */
+static int make_end(int ends[2], uint32_t flags)
+{
+	int mode = (int)flags & O_ACCMODE;
+	char path[32];
+
+	if (!(flags & LARGEFILE) && mode != O_RDWR && ends[mode == O_WRONLY] >= 0)
+		return ckpt_steal_fd(&ends[mode == O_WRONLY]);
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", ends[0] >= 0 ? ends[0] : ends[1]);
+	return open(path, mode | O_NONBLOCK | O_CLOEXEC);
+}
+
+static int make_ends(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, int ends[2],
+		     struct ckpt_error *err)
+{
+	struct fd_state *st = fd_state(run);
+
+	/* those that are opened by path first: pipe(2)'s own are needed to reach the pipe */
+	for (int own = 0; own < 2; own++) {
+		for (size_t i = 0; i < p->n_ends; i++) {
+			const Ckpt__Fd__File *file = fd_record(run, "fd.file", p->ends[i]);
+			int fd, r;
+
+			if (!file || own != !(file->flags & LARGEFILE))
+				continue;
+			fd = make_end(ends, file->flags);
+			if (fd < 0)
+				return ckpt_fail_sys(err, errno, "opening end %u of the pipe",
+						     file->id);
+			r = fd_stash_put(st, file->id, fd, err);
+			if (r)
+				return r;
+		}
+	}
+	return 0;
+}
+
+static int make_pipe(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int rd = -1;
+	CKPT_AUTO_FD int wr = -1;
+	int ends[2], r;
+
+	if (pipe2(ends, O_CLOEXEC))
+		return ckpt_fail_sys(err, errno, "pipe2(2)");
+	if ((uint32_t)fcntl(ends[1], F_GETPIPE_SZ) != p->capacity &&
+	    fcntl(ends[1], F_SETPIPE_SZ, p->capacity) < 0)
+		r = ckpt_fail_sys(err, errno, "F_SETPIPE_SZ %u", p->capacity);
+	else
+		r = write_content(ends[1], p, err);
+	if (!r)
+		r = fd_owner_apply(ends[1], p->owner, err);
+	if (!r)
+		r = make_ends(run, p, ends, err);
+	rd = ends[0];
+	wr = ends[1];
+	return r;
+}
+
+static int pipe_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, struct ckpt_error *err)
+{
+	const Ckpt__Fd__PipeEnd *e = fd_record_need(run, "fd.pipe-end", slot->file, err);
+	int fd = fd_stash_take(fd_state(run), slot->file);
+	const Ckpt__Fd__Pipe *p;
+	int r;
+
+	if (fd >= 0)
+		return fd;
+	p = e ? fd_record_need(run, "fd.pipe", e->pipe, err) : NULL;
+	if (!p)
+		return -EBADMSG;
+	r = make_pipe(run, p, err);
+	if (r)
+		return r;
+	fd = fd_stash_take(fd_state(run), slot->file);
+	return fd >= 0 ? fd : fd_bad(err, "open file %u is not among its pipe's ends", slot->file);
+}
+
+const struct ckpt_fd_kind fd_kind_pipe = {
+	.size = sizeof(struct ckpt_fd_kind),
+	.match = pipe_match,
+	.survey = pipe_survey,
+	.collect = pipe_collect,
+	.plan = pipe_plan,
+	.open = pipe_open,
+	.own_pos = true,
+};

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: MIT */
+/* restore, before the first side effect: is the image consistent, is what it names there? */
+#include "internal.h"
+#include "steps.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* fs.nr_open has no higher value */
+#define NUM_MAX 0x3fffffc0
+
+struct plan_call {
+	const struct ckpt_fd_kind *kind;
+	uint32_t file;
+};
+
+static int call_plan(struct ckpt_run *run, void *arg, struct ckpt_error *err)
+{
+	const struct plan_call *c = arg;
+
+	return c->kind->plan(run, c->file, err);
+}
+
+const struct ckpt_extension *fd_kind_find(struct ckpt_run *run, const Ckpt__Fd__File *file)
+{
+	const struct ckpt_extension *e;
+	const char *plugin;
+
+	for (size_t i = 0; (e = ckpt_extension_at(run, CKPT_FD_POINT, i, &plugin)); i++)
+		if (!strcmp(e->name, file->kind) && !strcmp(plugin, file->plugin))
+			return e;
+	return NULL;
+}
+
+static int plan_file(struct ckpt_run *run, const Ckpt__Fd__File *file, bool held,
+		     struct ckpt_error *err)
+{
+	const struct ckpt_extension *e = fd_kind_find(run, file);
+	struct plan_call c = { .file = file->id };
+
+	if (!held)
+		return fd_bad(err, "open file %u is in no table", file->id);
+	if (!e)
+		return ckpt_unmet(run, CKPT_EXIT_REFUSED,
+				  "load the plugin that the image was made with",
+				  "open file %u: no plugin %s with the kind %s", file->id,
+				  file->plugin, file->kind);
+	c.kind = e->ops;
+	return c.kind->plan ? ckpt_call_as(run, file->plugin, call_plan, &c, err) : 0;
+}
+
+static int plan_table(struct ckpt_run *run, const Ckpt__Fd__Table *t, bool *held,
+		      struct ckpt_error *err)
+{
+	int64_t last = -1;
+
+	if (!fd_task_known(run, t->id))
+		return fd_bad(err, "a descriptor table belongs to task %u, which is not there",
+			      t->id);
+	for (size_t i = 0; i < t->n_entries; i++) {
+		const Ckpt__Fd__Entry *e = t->entries[i];
+		ssize_t at = fd_record_index(run, "fd.file", e->file);
+
+		if (at < 0 || (int64_t)e->num <= last || e->num > NUM_MAX)
+			return fd_bad(err, "descriptor %u of task %u is not valid", e->num, t->id);
+		last = e->num;
+		held[at] = true;
+	}
+	if (last >= 0)
+		ckpt_reserve_fd(run, (int)last);
+	return 0;
+}
+
+static int check_order(struct ckpt_run *run, struct ckpt_error *err)
+{
+	static const char *const types[] = { "fd.table",   "fd.file",	     "fd.regular",
+					     "fd.device",  "fd.pipe",	     "fd.pipe-end",
+					     "fd.eventfd", "fd.timerfd",     "fd.epoll",
+					     "fd.inet",	   "fd.unix-listen", "fd.unix-end" };
+
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(types); i++) {
+		int r = fd_records_check(run, types[i], err);
+
+		if (r)
+			return r;
+	}
+	return 0;
+}
+
+int fd_plan(struct ckpt_run *run, struct ckpt_error *err)
+{
+	size_t files = ckpt_record_count(run, "fd.file");
+	CKPT_AUTO_FREE bool *held = calloc(files + 1, sizeof(*held));
+	int r;
+
+	if (!held || !fd_state(run))
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	r = check_order(run, err);
+	for (size_t i = 0; i < ckpt_record_count(run, "fd.table") && !r; i++)
+		r = plan_table(run, ckpt_record_at(run, "fd.table", i), held, err);
+	for (size_t i = 0; i < files && !r; i++)
+		r = plan_file(run, ckpt_record_at(run, "fd.file", i), held[i], err);
+	return r;
+}

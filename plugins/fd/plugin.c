@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: MIT */
+/* fd: open files, as described in README.md. */
+#include "internal.h"
+#include "steps.h"
+
+#include <linux/kcmp.h>
+#include <linux/netlink.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+static const char *const changed_values[] = { "shorter", "refuse", "ignore", NULL };
+
+static const struct ckpt_option options[] = {
+	{ .name = "changed-files",
+	  .type = CKPT_OPT_ENUM,
+	  .def = "shorter",
+	  .values = changed_values,
+	  .help = "at restore, refuse regular files that became shorter, that changed at all, or "
+		  "none" },
+	{ .name = NULL },
+};
+
+static const struct ckpt_feature features[] = {
+	{ "regular", "regular files and directories, by path" },
+	{ "device", "null, zero, full, random, urandom" },
+	{ "pipe", "pipes with content, size and flags" },
+	{ "eventfd", "eventfds with their counts" },
+	{ "timerfd", "timerfds with remaining time and unread expirations" },
+	{ "epoll", "epolls with their targets" },
+	{ "inet-listen", "listening TCP sockets with their options" },
+	{ "unix-listen", "listening unix sockets, named and abstract" },
+	{ "unix-pair", "socketpairs with queued data" },
+	{ NULL, NULL },
+};
+
+static const struct ckpt_record_type records[] = {
+	{ FD_TABLE, "table", &ckpt__fd__table__descriptor },
+	{ FD_FILE, "file", &ckpt__fd__file__descriptor },
+	{ FD_REGULAR, "regular", &ckpt__fd__regular__descriptor },
+	{ FD_DEVICE, "device", &ckpt__fd__device__descriptor },
+	{ FD_PIPE, "pipe", &ckpt__fd__pipe__descriptor },
+	{ FD_PIPE_END, "pipe-end", &ckpt__fd__pipe_end__descriptor },
+	{ FD_EVENTFD, "eventfd", &ckpt__fd__eventfd__descriptor },
+	{ FD_TIMERFD, "timerfd", &ckpt__fd__timerfd__descriptor },
+	{ FD_EPOLL, "epoll", &ckpt__fd__epoll__descriptor },
+	{ FD_INET_LISTEN, "inet", &ckpt__fd__inet_listen__descriptor },
+	{ FD_UNIX_LISTEN, "unix-listen", &ckpt__fd__unix_listen__descriptor },
+	{ FD_UNIX_END, "unix-end", &ckpt__fd__unix_end__descriptor },
+	{ 0, NULL, NULL },
+};
+
+/* Time passes, and others write to files; a device number is the mount's of the day. */
+static const struct ckpt_field_rule rules[] = {
+	{ "Timerfd", "value_ns", CKPT_EQ_VOLATILE },
+	{ "Timerfd", "ticks", CKPT_EQ_VOLATILE },
+	{ "Timerfd", "armed", CKPT_EQ_VOLATILE },
+	{ "Regular", "size", CKPT_EQ_VOLATILE },
+	{ "Regular", "mtime_ns", CKPT_EQ_VOLATILE },
+	{ "Regular", "dev", CKPT_EQ_VOLATILE },
+	{ NULL, NULL, CKPT_EQ_VOLATILE },
+};
+
+#define LIST(...) ((const char *const[]){ __VA_ARGS__, NULL })
+
+static const struct ckpt_step steps[] = {
+	{ .runs = CKPT_DUMP | CKPT_VERIFY,
+	  .name = "survey",
+	  .help = "list all descriptors, find shared descriptions, refuse what is not saved",
+	  .after = LIST("seized"),
+	  .before = LIST("surveyed"),
+	  .fn = fd_survey },
+	{ .runs = CKPT_DUMP | CKPT_VERIFY,
+	  .name = "collect",
+	  .help = "save descriptor tables and descriptions",
+	  .after = LIST("surveyed"),
+	  .before = LIST("collected"),
+	  .fn = fd_collect },
+	{ .runs = CKPT_DUMP | CKPT_RESTORE,
+	  .name = "plan",
+	  .help = "check the descriptions and that what they name is there",
+	  .before = LIST("planned"),
+	  .wants = LIST("loaded", "memory-saved"),
+	  .fn = fd_plan },
+	{ .runs = CKPT_RESTORE,
+	  .name = "install",
+	  .help = "open all descriptions and install them in their tasks",
+	  .after = LIST("tasks-placed"),
+	  .before = LIST("files-installed"),
+	  .fn = fd_install,
+	  .undo = fd_install_undo },
+	{ .runs = CKPT_RESTORE,
+	  .name = "finish",
+	  .help = "add the targets of epolls",
+	  .after = LIST("files-installed"),
+	  .before = LIST("sealed"),
+	  .fn = fd_finish },
+	{ .name = NULL },
+};
+
+static const struct ckpt_extension extensions[] = {
+	{ CKPT_FD_POINT, "regular", &fd_kind_regular },
+	{ CKPT_FD_POINT, "device", &fd_kind_device },
+	{ CKPT_FD_POINT, "pipe", &fd_kind_pipe },
+	{ CKPT_FD_POINT, "eventfd", &fd_kind_eventfd },
+	{ CKPT_FD_POINT, "timerfd", &fd_kind_timerfd },
+	{ CKPT_FD_POINT, "epoll", &fd_kind_epoll },
+	{ CKPT_FD_POINT, "inet-listen", &fd_kind_inet_listen },
+	{ CKPT_FD_POINT, "unix-listen", &fd_kind_unix_listen },
+	{ CKPT_FD_POINT, "unix-pair", &fd_kind_unix_pair },
+	{ NULL, NULL, NULL },
+};
+
+static int probe_kcmp(struct ckpt_error *err)
+{
+	if (syscall(SYS_kcmp, getpid(), getpid(), KCMP_FILES, 0, 0) == 0)
+		return 0;
+	ckpt_fail_sys(err, errno, "kcmp(2)");
+	return ckpt_hint(err, "a kernel with CONFIG_KCMP and CAP_SYS_PTRACE are needed");
+}
+
+static int probe_diag(struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int nl = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+
+	if (nl >= 0)
+		return 0;
+	ckpt_fail_sys(err, errno, "NETLINK_SOCK_DIAG");
+	return ckpt_hint(err, "CONFIG_UNIX_DIAG is needed; without it unix sockets are refused");
+}
+
+static const struct ckpt_need needs[] = {
+	{ "kcmp(2)", true, probe_kcmp },
+	{ "sock_diag(7)", false, probe_diag },
+	{ NULL, false, NULL },
+};
+
+CKPT_PLUGIN{
+	CKPT_PLUGIN_HEADER,
+	.name = "fd",
+	.version = "0.1.0",
+	.summary = "descriptor tables and open files",
+	.license = "MIT",
+	.options = options,
+	.features = features,
+	.records = records,
+	.rules = rules,
+	.steps = steps,
+	.extensions = extensions,
+	.needs = needs,
+	.state_free = fd_state_free,
+};

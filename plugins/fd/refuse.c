@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: MIT */
+/* What is not saved, and how it is called. */
+#include "internal.h"
+
+#include <fcntl.h>
+#include <linux/netlink.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/sysmacros.h>
+
+#ifndef __O_TMPFILE
+#define __O_TMPFILE 020000000
+#endif
+
+static void object_of(const struct ckpt_fd_found *f, char *buf, size_t size)
+{
+	snprintf(buf, size, "fd %d (%s)", f->num, f->link);
+}
+
+static int refuse(struct ckpt_run *run, const struct ckpt_fd_found *f, const char *feature,
+		  const char *reason, const char *hint)
+{
+	char object[512];
+
+	object_of(f, object, sizeof(object));
+	return ckpt_refuse(run, &(struct ckpt_blocker){
+					.feature = feature,
+					.task = f->task,
+					.object = object,
+					.reason = reason,
+					.hint = hint,
+				});
+}
+
+int fd_refuse(struct ckpt_run *run, const struct ckpt_fd_found *f, const char *feature,
+	      const char *reason, const char *hint)
+{
+	int r = refuse(run, f, feature, reason, hint);
+
+	return r < 0 && r != -ECANCELED ? r : 1;
+}
+
+int fd_refuse_detail(struct ckpt_run *run, const struct ckpt_fd_found *f, const char *feature,
+		     const char *reason, const char *hint)
+{
+	int r = refuse(run, f, feature, reason, hint);
+
+	return r == -ECANCELED ? 1 : r;
+}
+
+/* ---- things that no kind handles, whatever the file -------------------------- */
+
+static bool has_owner(int fd)
+{
+	struct f_owner_ex ex;
+
+	if (!fcntl(fd, F_GETOWN_EX, &ex) && ex.pid)
+		return true;
+	return fcntl(fd, F_GETSIG) > 0;
+}
+
+int fd_refuse_common(struct ckpt_run *run, const struct ckpt_fd_found *f)
+{
+	static const char not_yet[] = "close it before the dump, or allow the loss";
+
+	if (f->flags & O_PATH)
+		return fd_refuse(run, f, "o-path", "O_PATH descriptors are not saved yet", not_yet);
+	if (f->flags & __O_TMPFILE && f->st.st_nlink == 0)
+		return fd_refuse(run, f, "deleted", "O_TMPFILE files without a name are not saved",
+				 "link the file to a name before the dump");
+	if (strstr(f->fdinfo, "\nlock:"))
+		return fd_refuse(run, f, "locks",
+				 "locks and leases (POSIX, OFD, flock) are not saved yet",
+				 "release the lock before the dump");
+	if (f->flags & O_ASYNC || has_owner(f->fd))
+		return fd_refuse(run, f, "owner",
+				 "an owner or signal is set (F_SETOWN, F_SETSIG, O_ASYNC)",
+				 "switch signal-driven I/O off before the dump");
+	return 0;
+}
+
+/* ---- files of no kind --------------------------------------------------------- */
+
+struct name {
+	const char *start; /* of the link */
+	const char *feature;
+	const char *reason;
+};
+
+static const struct name names[] = {
+	{ "anon_inode:inotify", "inotify", "inotify is not saved yet" },
+	{ "anon_inode:[fanotify]", "fanotify", "fanotify is not saved" },
+	{ "anon_inode:[signalfd]", "signalfd", "signalfd is not saved yet" },
+	{ "anon_inode:[pidfd]", "pidfd", "pidfds are not saved yet" },
+	{ "pidfd:", "pidfd", "pidfds are not saved yet" },
+	{ "anon_inode:[io_uring]", "io-uring", "io_uring is not saved" },
+	{ "anon_inode:[userfaultfd]", "userfaultfd", "userfaultfd is not saved" },
+	{ "anon_inode:[perf_event]", "perf", "perf events are not saved" },
+	{ "anon_inode:bpf", "bpf", "BPF objects are not saved" },
+	{ "anon_inode:btf", "bpf", "BPF objects are not saved" },
+	{ "anon_inode:seccomp notify", "seccomp-notify", "seccomp listeners are not saved" },
+	{ "anon_inode:[landlock", "landlock", "landlock rulesets are not saved" },
+	{ "anon_inode:kvm", "kvm", "virtual machines are not saved" },
+	{ "anon_inode:dma_buf", "dma-buf", "DMA buffers are not saved" },
+	{ "/memfd:", "memfd", "memfds are not saved yet" },
+	{ "/secretmem", "secretmem", "secret memory is not saved" },
+	{ "anon_inode:", "anon-inode", "this kind of object is not known to ckpt" },
+	{ "mnt:[", "namespace-fd", "descriptors of namespaces are not saved" },
+	{ "net:[", "namespace-fd", "descriptors of namespaces are not saved" },
+	{ "pid:[", "namespace-fd", "descriptors of namespaces are not saved" },
+	{ "user:[", "namespace-fd", "descriptors of namespaces are not saved" },
+	{ "ipc:[", "namespace-fd", "descriptors of namespaces are not saved" },
+	{ "uts:[", "namespace-fd", "descriptors of namespaces are not saved" },
+	{ "cgroup:[", "namespace-fd", "descriptors of namespaces are not saved" },
+	{ "time:[", "namespace-fd", "descriptors of namespaces are not saved" },
+};
+
+/* A socket that is not one of the kinds, by its family, type and state. */
+static const struct name *socket_name(int fd)
+{
+	static const struct name tcp = { NULL, "tcp",
+					 "only listening TCP sockets are saved yet; "
+					 "this one is connected or bound" };
+	static const struct name tcp_new = { NULL, "tcp",
+					     "TCP sockets that do not listen are not "
+					     "saved yet" };
+	static const struct name udp = { NULL, "udp", "UDP sockets are not saved yet" };
+	static const struct name inet = { NULL, "inet", "this internet protocol is not saved" };
+	static const struct name unconnected = {
+		NULL, "unix", "unix sockets other than listening ones and pairs are not saved yet"
+	};
+	static const struct name netlink = { NULL, "netlink", "netlink sockets are not saved" };
+	static const struct name packet = { NULL, "packet", "packet sockets are not saved" };
+	static const struct name vsock = { NULL, "vsock", "vsock sockets are not saved" };
+	static const struct name other = { NULL, "socket", "this socket family is not saved" };
+	int type = fd_socket_int(fd, SOL_SOCKET, SO_TYPE);
+	struct sockaddr_storage peer;
+	socklen_t len = sizeof(peer);
+
+	switch (fd_socket_int(fd, SOL_SOCKET, SO_DOMAIN)) {
+	case AF_INET:
+	case AF_INET6:
+		if (type == SOCK_STREAM &&
+		    fd_socket_int(fd, SOL_SOCKET, SO_PROTOCOL) == IPPROTO_TCP)
+			return getpeername(fd, (struct sockaddr *)&peer, &len) ? &tcp_new : &tcp;
+		return type == SOCK_DGRAM ? &udp : &inet;
+	case AF_UNIX:
+		return &unconnected;
+	case AF_NETLINK:
+		return &netlink;
+	case AF_PACKET:
+		return &packet;
+	case AF_VSOCK:
+		return &vsock;
+	default:
+		return &other;
+	}
+}
+
+static int refuse_char(struct ckpt_run *run, const struct ckpt_fd_found *f)
+{
+	static const char redirect[] =
+		"start the program with its input and output redirected "
+		"(</dev/null >LOG 2>&1) and in a session of its own (setsid)";
+	unsigned maj = major(f->st.st_rdev);
+	char reason[96];
+
+	/* 4: consoles, 5: /dev/tty and ptmx, 136 to 143: pts */
+	if (maj == 4 || maj == 5 || (maj >= 136 && maj <= 143))
+		return fd_refuse(run, f, "tty", "terminals are not saved yet", redirect);
+	snprintf(reason, sizeof(reason), "character device %u:%u is not known to ckpt", maj,
+		 minor(f->st.st_rdev));
+	return fd_refuse(run, f, "device", reason, "a plugin for this device could handle it");
+}
+
+int fd_refuse_unknown(struct ckpt_run *run, const struct ckpt_fd_found *f)
+{
+	static const char hint[] = "close it before the dump, or allow the loss";
+
+	if (S_ISSOCK(f->st.st_mode)) {
+		const struct name *n = socket_name(f->fd);
+
+		return fd_refuse(run, f, n->feature, n->reason, hint);
+	}
+	if (S_ISCHR(f->st.st_mode))
+		return refuse_char(run, f);
+	if (S_ISBLK(f->st.st_mode))
+		return fd_refuse(run, f, "block-device", "block devices are not saved", hint);
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(names); i++)
+		if (!strncmp(f->link, names[i].start, strlen(names[i].start)))
+			return fd_refuse(run, f, names[i].feature, names[i].reason, hint);
+	return fd_refuse(run, f, "unknown", "no kind of descriptor recognises it", hint);
+}

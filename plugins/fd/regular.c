@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Regular files and directories, opened again by their path. The path must lead
+ * to the same inode for ckpt; what the file holds is not saved, since a file of
+ * that name stays where it is.
+ */
+#include "internal.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
+
+#ifndef PID_FS_MAGIC
+#define PID_FS_MAGIC 0x50494446
+#endif
+
+/* What open(2) can bring back; the kernel adds O_LARGEFILE (0100000) itself. */
+#define LARGEFILE 0100000
+#define FLAGS_OK                                                                       \
+	(O_ACCMODE | O_APPEND | O_NONBLOCK | O_DIRECT | O_SYNC | O_DSYNC | O_NOATIME | \
+	 O_DIRECTORY | O_NOFOLLOW | LARGEFILE)
+
+static const struct {
+	long magic;
+	const char *name;
+} special[] = {
+	{ PROC_SUPER_MAGIC, "proc" },
+	{ SYSFS_MAGIC, "sysfs" },
+	{ CGROUP_SUPER_MAGIC, "cgroup" },
+	{ CGROUP2_SUPER_MAGIC, "cgroup2" },
+	{ DEBUGFS_MAGIC, "debugfs" },
+	{ TRACEFS_MAGIC, "tracefs" },
+	{ SECURITYFS_MAGIC, "securityfs" },
+	{ BPF_FS_MAGIC, "bpf" },
+	{ NSFS_MAGIC, "nsfs" },
+	{ PID_FS_MAGIC, "pidfs" },
+	{ ANON_INODE_FS_MAGIC, "anonymous" },
+	{ BINFMTFS_MAGIC, "binfmt_misc" },
+	{ EFIVARFS_MAGIC, "efivarfs" },
+	{ PSTOREFS_MAGIC, "pstore" },
+	{ 0x19800202, "mqueue" },
+	{ 0x65735543, "fusectl" },
+	{ 0x62656570, "configfs" },
+};
+
+static bool regular_match(const struct ckpt_fd_found *f)
+{
+	return (S_ISREG(f->st.st_mode) || S_ISDIR(f->st.st_mode)) && f->link[0] == '/' &&
+	       strncmp(f->link, "/memfd:", 7) != 0 && strncmp(f->link, "/secretmem", 10) != 0;
+}
+
+static int check_place(struct ckpt_run *run, const struct ckpt_fd_found *f)
+{
+	struct stat st;
+	char reason[160];
+
+	/* a directory keeps one link when it is removed on some filesystems: the name decides */
+	if (!f->st.st_nlink)
+		return fd_refuse(run, f, "deleted", "files deleted while open are not saved yet",
+				 "allow the loss, or let the program close the file");
+	if (stat(f->link, &st))
+		return fd_refuse(run, f, "path", "the path does not lead to the file for ckpt",
+				 "run ckpt in the same mount namespace; files that were renamed "
+				 "away or deleted are not saved yet");
+	if (st.st_dev == f->st.st_dev && st.st_ino == f->st.st_ino)
+		return 0;
+	snprintf(reason, sizeof(reason),
+		 "the path leads to another file for ckpt (inode %lu, not %lu)",
+		 (unsigned long)st.st_ino, (unsigned long)f->st.st_ino);
+	return fd_refuse(run, f, "path", reason,
+			 "the file was replaced, or lies in another mount; run ckpt in the same "
+			 "mount namespace");
+}
+
+static int regular_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			  struct ckpt_error *err)
+{
+	struct statfs fs;
+	char reason[128];
+
+	if (fstatfs(f->fd, &fs))
+		return ckpt_fail_sys(err, errno, "fstatfs(2)");
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(special); i++) {
+		if (fs.f_type != special[i].magic)
+			continue;
+		snprintf(reason, sizeof(reason), "files on a %s filesystem are not saved yet",
+			 special[i].name);
+		return fd_refuse(run, f, "special-filesystem", reason,
+				 "let the program close it before the dump, or allow the loss");
+	}
+	if (f->flags & ~FLAGS_OK) {
+		snprintf(reason, sizeof(reason), "the flags %#o are not known to ckpt",
+			 f->flags & ~FLAGS_OK);
+		return fd_refuse(run, f, "open-flags", reason, "allow the loss");
+	}
+	return check_place(run, f);
+}
+
+static int regular_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			   struct ckpt_error *err)
+{
+	Ckpt__Fd__Regular rec = CKPT__FD__REGULAR__INIT;
+
+	rec.id = f->file;
+	rec.path.data = (uint8_t *)(uintptr_t)f->link;
+	rec.path.len = strlen(f->link);
+	rec.type = f->st.st_mode & S_IFMT;
+	rec.dev = f->st.st_dev;
+	rec.ino = f->st.st_ino;
+	if (S_ISREG(f->st.st_mode))
+		rec.size = (uint64_t)f->st.st_size;
+	rec.mtime_ns = f->st.st_mtim.tv_sec * 1000000000LL + f->st.st_mtim.tv_nsec;
+	return ckpt_record_put(run, FD_REGULAR, &rec.base, err);
+}
+
+/*
+ * Has the file changed in a way that the program cannot have meant? Files grow
+ * while nobody looks (logs), but one that shrank has lost what was read or
+ * written there.
+ */
+static const char *changed(struct ckpt_run *run, const Ckpt__Fd__Regular *rec,
+			   const struct stat *st)
+{
+	const char *how = ckpt_opt_string(run, "changed-files");
+	int64_t mtime = st->st_mtim.tv_sec * 1000000000LL + st->st_mtim.tv_nsec;
+
+	if (!how || !strcmp(how, "ignore") || rec->type != S_IFREG)
+		return NULL;
+	if ((uint64_t)st->st_size < rec->size)
+		return "is shorter than it was";
+	if (!strcmp(how, "refuse") &&
+	    ((uint64_t)st->st_size != rec->size || mtime != rec->mtime_ns))
+		return "was changed since the dump";
+	return NULL;
+}
+
+static int regular_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
+{
+	const Ckpt__Fd__Regular *rec = fd_record_need(run, "fd.regular", id, err);
+	const Ckpt__Fd__File *file = fd_record_need(run, "fd.file", id, err);
+	const char *path, *what;
+	char buf[PATH_MAX];
+	struct stat st;
+
+	if (!rec || !file)
+		return -EBADMSG;
+	path = fd_image_path(&rec->path, buf, sizeof(buf));
+	if (!path || (rec->type != S_IFREG && rec->type != S_IFDIR) ||
+	    file->flags & ~(uint32_t)FLAGS_OK || file->pos < 0)
+		return fd_bad(err, "open file %u is not a valid regular file", id);
+	if (stat(path, &st))
+		return ckpt_unmet(run, CKPT_EXIT_FAILED, "put the file back where it was", "%s: %s",
+				  path, ckpt_errno_name(errno));
+	if ((st.st_mode & S_IFMT) != rec->type)
+		return ckpt_unmet(run, CKPT_EXIT_FAILED, "put the file back where it was",
+				  "%s is no longer a %s", path,
+				  rec->type == S_IFDIR ? "directory" : "regular file");
+	/* in the planning pass of a dump a running program may be at work on it */
+	what = ckpt_plan_only(run) ? NULL : changed(run, rec, &st);
+	if (what)
+		return ckpt_unmet(run, CKPT_EXIT_FAILED,
+				  "put the file's old content back, or -o fd.changed-files=ignore",
+				  "%s %s", path, what);
+	return 0;
+}
+
+static int regular_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
+			struct ckpt_error *err)
+{
+	const Ckpt__Fd__Regular *rec = fd_record_need(run, "fd.regular", slot->file, err);
+	char buf[PATH_MAX];
+	const char *path = rec ? fd_image_path(&rec->path, buf, sizeof(buf)) : NULL;
+	CKPT_AUTO_FD int fd = -1;
+	struct stat st;
+
+	if (!path)
+		return fd_bad(err, "open file %u has no path", slot->file);
+	fd = open(path, (slot->flags & FLAGS_OK) | O_CLOEXEC | O_NOCTTY);
+	if (fd < 0)
+		return ckpt_fail_sys(err, errno, "open(2) of %s with flags %#o", path, slot->flags);
+	if (fstat(fd, &st) || (st.st_mode & S_IFMT) != rec->type)
+		return ckpt_fail(err, EIO, "%s is no longer what it was", path);
+	return ckpt_steal_fd(&fd);
+}
+
+const struct ckpt_fd_kind fd_kind_regular = {
+	.size = sizeof(struct ckpt_fd_kind),
+	.match = regular_match,
+	.survey = regular_survey,
+	.collect = regular_collect,
+	.plan = regular_plan,
+	.open = regular_open,
+	.own_flags = true,
+};

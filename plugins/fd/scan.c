@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: MIT */
+/* All descriptors of all tasks, read from outside. */
+#include "internal.h"
+
+#include <fcntl.h>
+
+/* A descriptor, task or table that goes away is no failure while nothing is stopped. */
+static bool vanished(const struct ckpt_run *run, int e)
+{
+	return ckpt_is_live(run) && (e == ENOENT || e == ESRCH || e == EBADF || e == EACCES);
+}
+
+static int by_number(const void *a, const void *b)
+{
+	int x = *(const int *)a, y = *(const int *)b;
+
+	return (x > y) - (x < y);
+}
+
+static int list_numbers(DIR *dir, int **out, size_t *n)
+{
+	size_t cap = 0;
+
+	for (struct dirent *d; (d = readdir(dir));) {
+		if (d->d_name[0] < '0' || d->d_name[0] > '9')
+			continue;
+		if (*n == cap) {
+			size_t want = cap ? cap * 2 : 64;
+			int *more = realloc(*out, want * sizeof(**out));
+
+			if (!more)
+				return -ENOMEM;
+			*out = more;
+			cap = want;
+		}
+		(*out)[(*n)++] = atoi(d->d_name);
+	}
+	if (*n)
+		qsort(*out, *n, sizeof(**out), by_number);
+	return 0;
+}
+
+int fd_info_u64(const char *fdinfo, const char *key, int base, uint64_t *value)
+{
+	size_t len = strlen(key);
+
+	for (const char *line = fdinfo; line && *line; line = strchr(line, '\n')) {
+		if (*line == '\n')
+			line++;
+		if (strncmp(line, key, len) || line[len] != ':')
+			continue;
+		*value = strtoull(line + len + 1, NULL, base);
+		return 0;
+	}
+	return -ENOENT;
+}
+
+/* Whole, whatever its size: an epoll's grows with its targets. */
+static int read_fdinfo(int dirfd, const char *name, char **out)
+{
+	CKPT_AUTO_FD int fd = openat(dirfd, name, O_RDONLY | O_CLOEXEC);
+	CKPT_AUTO_FREE char *buf = NULL;
+	size_t len = 0, cap = 0;
+
+	if (fd < 0)
+		return -errno;
+	for (;;) {
+		ssize_t got;
+
+		if (cap - len < 1024) {
+			char *more = realloc(buf, cap = cap ? cap * 4 : 2048);
+
+			if (!more)
+				return -ENOMEM;
+			buf = more;
+		}
+		got = read(fd, buf + len, cap - len - 1);
+		if (got < 0)
+			return -errno;
+		if (!got)
+			break;
+		len += (size_t)got;
+	}
+	buf[len] = '\0';
+	*out = realloc(buf, len + 1);
+	if (!*out)
+		*out = buf;
+	buf = NULL;
+	return 0;
+}
+
+static int read_entry(int links, int infos, struct fd_entry *e)
+{
+	char name[16], link[4200];
+	uint64_t v;
+	ssize_t len;
+	int r;
+
+	snprintf(name, sizeof(name), "%d", e->num);
+	len = readlinkat(links, name, link, sizeof(link) - 1);
+	/* the magic link is followed, so this is the file itself, whatever its name leads to */
+	if (len < 0 || fstatat(links, name, &e->st, 0))
+		return -errno;
+	link[len] = '\0';
+	r = read_fdinfo(infos, name, &e->fdinfo);
+	if (r)
+		return r;
+	e->link = strdup(link);
+	if (!e->link)
+		return -ENOMEM;
+	if (fd_info_u64(e->fdinfo, "flags", 8, &v))
+		return -EPROTO;
+	e->cloexec = v & O_CLOEXEC;
+	e->flags = (int)(v & ~(uint64_t)O_CLOEXEC);
+	if (fd_info_u64(e->fdinfo, "pos", 10, &v))
+		return -EPROTO;
+	e->pos = (int64_t)v;
+	if (!fd_info_u64(e->fdinfo, "eventfd-id", 10, &v))
+		e->key = v;
+	return 0;
+}
+
+static struct fd_entry *new_entry(struct fd_state *st, const struct ckpt_task *task, int num)
+{
+	struct fd_entry *e;
+
+	if (st->n == st->cap) {
+		size_t cap = st->cap ? st->cap * 2 : 256;
+
+		e = realloc(st->entries, cap * sizeof(*e));
+		if (!e)
+			return NULL;
+		st->entries = e;
+		st->cap = cap;
+	}
+	e = &st->entries[st->n];
+	*e = (struct fd_entry){ .task = task, .num = num };
+	return e;
+}
+
+static int scan_numbers(struct ckpt_run *run, struct fd_state *st, const struct ckpt_task *task,
+			int links, int infos, const int *nums, size_t n, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < n; i++) {
+		struct fd_entry *e = new_entry(st, task, nums[i]);
+		int r;
+
+		if (!e)
+			return ckpt_fail(err, ENOMEM, "out of memory");
+		r = read_entry(links, infos, e);
+		if (r) {
+			free(e->link);
+			free(e->fdinfo);
+			if (vanished(run, -r))
+				continue;
+			return ckpt_fail_sys(err, r, "task %u (%s): /proc/%d/fd/%d", task->id,
+					     task->comm, task->pid, nums[i]);
+		}
+		st->n++;
+	}
+	return 0;
+}
+
+static int scan_task(struct ckpt_run *run, struct fd_state *st, const struct ckpt_task *task,
+		     struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE int *nums = NULL;
+	CKPT_AUTO_DIR DIR *dir = NULL;
+	CKPT_AUTO_FD int infos = -1;
+	size_t n = 0;
+	int fd, r;
+
+	fd = openat(task->procfd, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	infos = openat(task->procfd, "fdinfo", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	dir = fd >= 0 ? fdopendir(fd) : NULL;
+	if (!dir || infos < 0) {
+		r = errno;
+		if (fd >= 0 && !dir)
+			close(fd);
+		if (vanished(run, r))
+			return 0;
+		return ckpt_fail_sys(err, r, "task %u (%s): /proc/%d/fd", task->id, task->comm,
+				     task->pid);
+	}
+	r = list_numbers(dir, &nums, &n);
+	if (r)
+		return ckpt_fail(err, r, "out of memory");
+	return scan_numbers(run, st, task, fd, infos, nums, n, err);
+}
+
+int fd_scan(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < ckpt_task_count(run); i++) {
+		const struct ckpt_task *task = ckpt_task_at(run, i);
+		int r = task->zombie ? 0 : scan_task(run, st, task, err);
+
+		if (r)
+			return r;
+	}
+	return 0;
+}
+
+int fd_describe(struct ckpt_run *run, const struct fd_file *file, struct ckpt_fd_found *f,
+		struct ckpt_error *err)
+{
+	const struct fd_entry *e = file->first;
+
+	*f = (struct ckpt_fd_found){
+		.file = ckpt_is_live(run) ? 0 : file->id,
+		.task = e->task,
+		.num = e->num,
+		.link = e->link,
+		.fdinfo = e->fdinfo,
+		.st = e->st,
+		.flags = e->flags,
+		.pos = e->pos,
+	};
+	f->fd = ckpt_get_fd(e->task, e->num, err);
+	if (f->fd >= 0)
+		return 0;
+	return vanished(run, -f->fd) ? 1 : f->fd;
+}

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: MIT */
+/* What all sockets have: options, a network namespace, a filter. */
+#include "internal.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <sys/socket.h>
+
+#ifndef SO_NETNS_COOKIE
+#define SO_NETNS_COOKIE 71
+#endif
+#ifndef SO_BUF_LOCK
+#define SO_BUF_LOCK 72
+#endif
+#ifndef SO_TXREHASH
+#define SO_TXREHASH 74
+#endif
+#ifndef SO_PASSPIDFD
+#define SO_PASSPIDFD 76
+#endif
+
+int fd_socket_int(int fd, int level, int name)
+{
+	int v = -1;
+	socklen_t len = sizeof(v);
+
+	return getsockopt(fd, level, name, &v, &len) ? -1 : v;
+}
+
+bool fd_socket_is(const struct ckpt_fd_found *f, int domain)
+{
+	return S_ISSOCK(f->st.st_mode) && fd_socket_int(f->fd, SOL_SOCKET, SO_DOMAIN) == domain;
+}
+
+enum form {
+	INT,
+	HALF,  /* the kernel doubles what it is given, and has a way around the limit */
+	BYTES, /* a structure */
+	TEXT,  /* a string with its NUL */
+};
+
+/* In order of setting: the buffers' sizes before the note of who has set them. */
+static const struct option {
+	const char *name;
+	int level, get, set;
+	enum form form;
+} options[] = {
+#define SOCK(x)                           \
+	{                                 \
+#x, SOL_SOCKET, x, x, INT \
+	}
+#define IP4(x)                            \
+	{                                 \
+#x, IPPROTO_IP, x, x, INT \
+	}
+#define IP6(x)                              \
+	{                                   \
+#x, IPPROTO_IPV6, x, x, INT \
+	}
+#define TCP(x)                             \
+	{                                  \
+#x, IPPROTO_TCP, x, x, INT \
+	}
+	SOCK(SO_REUSEADDR),
+	SOCK(SO_REUSEPORT),
+	SOCK(SO_KEEPALIVE),
+	SOCK(SO_BROADCAST),
+	SOCK(SO_DONTROUTE),
+	SOCK(SO_OOBINLINE),
+	SOCK(SO_PRIORITY),
+	SOCK(SO_MARK),
+	SOCK(SO_RCVLOWAT),
+	SOCK(SO_BUSY_POLL),
+	SOCK(SO_INCOMING_CPU),
+	SOCK(SO_ZEROCOPY),
+	SOCK(SO_TXREHASH),
+	SOCK(SO_RXQ_OVFL),
+	SOCK(SO_WIFI_STATUS),
+	SOCK(SO_TIMESTAMP),
+	SOCK(SO_TIMESTAMPNS),
+	SOCK(SO_PASSCRED),
+	SOCK(SO_PASSSEC),
+	SOCK(SO_PASSPIDFD),
+	SOCK(SO_PEEK_OFF),
+	{ "SO_SNDBUF", SOL_SOCKET, SO_SNDBUF, SO_SNDBUFFORCE, HALF },
+	{ "SO_RCVBUF", SOL_SOCKET, SO_RCVBUF, SO_RCVBUFFORCE, HALF },
+	SOCK(SO_BUF_LOCK),
+	{ "SO_LINGER", SOL_SOCKET, SO_LINGER, SO_LINGER, BYTES },
+	{ "SO_RCVTIMEO", SOL_SOCKET, SO_RCVTIMEO, SO_RCVTIMEO, BYTES },
+	{ "SO_SNDTIMEO", SOL_SOCKET, SO_SNDTIMEO, SO_SNDTIMEO, BYTES },
+	{ "SO_BINDTODEVICE", SOL_SOCKET, SO_BINDTODEVICE, SO_BINDTODEVICE, TEXT },
+	IP4(IP_TOS),
+	IP4(IP_TTL),
+	IP4(IP_MTU_DISCOVER),
+	IP4(IP_FREEBIND),
+	IP4(IP_TRANSPARENT),
+	IP4(IP_BIND_ADDRESS_NO_PORT),
+	IP4(IP_MINTTL),
+	IP4(IP_RECVERR),
+	IP4(IP_PKTINFO),
+	IP6(IPV6_V6ONLY),
+	IP6(IPV6_TCLASS),
+	IP6(IPV6_UNICAST_HOPS),
+	IP6(IPV6_RECVERR),
+	IP6(IPV6_RECVPKTINFO),
+	IP6(IPV6_FREEBIND),
+	IP6(IPV6_TRANSPARENT),
+	TCP(TCP_NODELAY),
+	TCP(TCP_CORK),
+	TCP(TCP_QUICKACK),
+	TCP(TCP_MAXSEG),
+	TCP(TCP_KEEPIDLE),
+	TCP(TCP_KEEPINTVL),
+	TCP(TCP_KEEPCNT),
+	TCP(TCP_SYNCNT),
+	TCP(TCP_LINGER2),
+	TCP(TCP_DEFER_ACCEPT),
+	TCP(TCP_WINDOW_CLAMP),
+	TCP(TCP_USER_TIMEOUT),
+	TCP(TCP_FASTOPEN),
+	TCP(TCP_NOTSENT_LOWAT),
+	TCP(TCP_SAVE_SYN),
+	{ "TCP_CONGESTION", IPPROTO_TCP, TCP_CONGESTION, TCP_CONGESTION, TEXT },
+};
+_Static_assert(CKPT_ARRAY_SIZE(options) <= FD_OPTIONS_MAX, "FD_OPTIONS_MAX is too small");
+
+#define DATA_MAX sizeof(((struct fd_options *)0)->data[0])
+
+/* The options' numbers mean other things to other families: ask only those that know them. */
+static bool applies(const struct option *opt, int domain)
+{
+	switch (opt->level) {
+	case IPPROTO_IPV6:
+		return domain == AF_INET6;
+	case IPPROTO_IP:
+	case IPPROTO_TCP:
+		return domain == AF_INET || domain == AF_INET6;
+	default:
+		return opt->get != SO_PEEK_OFF || domain == AF_UNIX;
+	}
+}
+
+static bool read_option(int fd, const struct option *opt, int *value, uint8_t *data, size_t *size)
+{
+	socklen_t len = opt->form == INT || opt->form == HALF ? sizeof(*value) : DATA_MAX;
+	void *to = opt->form == INT || opt->form == HALF ? (void *)value : (void *)data;
+
+	if (getsockopt(fd, opt->level, opt->get, to, &len))
+		return false;
+	if (opt->form == TEXT)
+		len = (socklen_t)strnlen((char *)data, len);
+	*size = opt->form == BYTES || opt->form == TEXT ? len : 0;
+	return true;
+}
+
+void fd_options_read(int fd, struct fd_options *o)
+{
+	int domain = fd_socket_int(fd, SOL_SOCKET, SO_DOMAIN);
+
+	o->n = 0;
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(options); i++) {
+		Ckpt__Fd__Option *rec = &o->opt[o->n];
+		size_t size = 0;
+		int value = 0;
+
+		if (!applies(&options[i], domain) ||
+		    !read_option(fd, &options[i], &value, o->data[o->n], &size))
+			continue;
+		ckpt__fd__option__init(rec);
+		rec->name = (char *)(uintptr_t)options[i].name;
+		rec->value = value;
+		rec->data.data = o->data[o->n];
+		rec->data.len = size;
+		o->ptr[o->n++] = rec;
+	}
+}
+
+static const struct option *find_option(const char *name)
+{
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(options); i++)
+		if (!strcmp(options[i].name, name))
+			return &options[i];
+	return NULL;
+}
+
+int fd_options_check(Ckpt__Fd__Option *const *opt, size_t n, uint32_t id, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < n; i++)
+		if (!find_option(opt[i]->name) || opt[i]->data.len > DATA_MAX ||
+		    opt[i]->value < INT32_MIN || opt[i]->value > INT32_MAX)
+			return fd_bad(err, "open file %u has no valid socket option %.40s", id,
+				      opt[i]->name);
+	return 0;
+}
+
+static int set_option(int fd, const struct option *opt, const Ckpt__Fd__Option *rec)
+{
+	int value = (int)rec->value;
+
+	switch (opt->form) {
+	case HALF:
+		value /= 2;
+		/* fall through */
+	case INT:
+		return setsockopt(fd, opt->level, opt->set, &value, sizeof(value));
+	default:
+		return setsockopt(fd, opt->level, opt->set, rec->data.data, rec->data.len);
+	}
+}
+
+int fd_options_apply(int fd, Ckpt__Fd__Option *const *opt, size_t n, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < n; i++) {
+		const struct option *o = find_option(opt[i]->name);
+		uint8_t data[DATA_MAX] = { 0 };
+		size_t size = 0;
+		int value = 0;
+
+		if (!o)
+			return fd_bad(err, "unknown socket option %.40s", opt[i]->name);
+		if (read_option(fd, o, &value, data, &size) && value == opt[i]->value &&
+		    size == opt[i]->data.len && !memcmp(data, opt[i]->data.data, size))
+			continue;
+		if (set_option(fd, o, opt[i]))
+			return ckpt_fail_sys(err, errno, "setsockopt(2) %s to %lld", o->name,
+					     (long long)opt[i]->value);
+	}
+	return 0;
+}
+
+/* Does the socket belong to the network namespace that ckpt is in? */
+static int own_netns(struct fd_state *st, int fd, bool *own)
+{
+	uint64_t cookie = 0;
+	socklen_t len = sizeof(cookie);
+
+	if (!st->netns) {
+		CKPT_AUTO_FD int mine = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+		if (mine < 0 || getsockopt(mine, SOL_SOCKET, SO_NETNS_COOKIE, &st->netns, &len))
+			return -errno;
+	}
+	len = sizeof(cookie);
+	if (getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, &cookie, &len))
+		return -errno;
+	*own = cookie == st->netns;
+	return 0;
+}
+
+int fd_socket_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
+{
+	socklen_t len = 0;
+	bool own = false;
+	int r = own_netns(fd_state(run), f->fd, &own);
+
+	if (r)
+		return ckpt_fail_sys(err, r, "SO_NETNS_COOKIE");
+	if (!own)
+		return fd_refuse(run, f, "netns", "the socket belongs to another network namespace",
+				 "run ckpt in that network namespace");
+	/* asked with no room, the kernel answers with the filter's length, or EACCES for eBPF */
+	if (getsockopt(f->fd, SOL_SOCKET, SO_GET_FILTER, NULL, &len) ? errno == EACCES : len > 0)
+		return fd_refuse(run, f, "socket-filter", "a filter is attached to the socket",
+				 "detach it before the dump, or allow the loss");
+	return fd_refuse_foreign(run, f, err);
+}

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: MIT */
+/* dump and verify: look at all descriptors, refuse what cannot be saved, put the records. */
+#include "internal.h"
+#include "steps.h"
+
+struct look {
+	struct fd_file *file;
+	struct ckpt_fd_found *found;
+	const struct ckpt_fd_kind *kind;
+};
+
+static int call_survey(struct ckpt_run *run, void *arg, struct ckpt_error *err)
+{
+	const struct look *l = arg;
+	char object[512];
+	int r;
+
+	snprintf(object, sizeof(object), "fd %d (%s)", l->found->num, l->found->link);
+	r = ckpt_refuse_off(run, l->file->kind->name, l->found->task, object);
+	if (r <= 0)
+		return r < 0 && r != -ECANCELED ? r : 1;
+	return l->kind->survey ? l->kind->survey(run, l->found, err) : 0;
+}
+
+static int call_collect(struct ckpt_run *run, void *arg, struct ckpt_error *err)
+{
+	const struct look *l = arg;
+
+	return l->kind->collect(run, l->found, err);
+}
+
+static int find_kind(struct ckpt_run *run, struct fd_file *file, const struct ckpt_fd_found *f,
+		     struct ckpt_error *err)
+{
+	const struct ckpt_extension *e;
+	const char *plugin;
+
+	for (size_t i = 0; (e = ckpt_extension_at(run, CKPT_FD_POINT, i, &plugin)); i++) {
+		const struct ckpt_fd_kind *kind = e->ops;
+
+		if (!kind->match(f))
+			continue;
+		if (file->kind)
+			return ckpt_fail(
+				err, EEXIST, "fd %d (%s) is claimed by two kinds: %s.%s and %s.%s",
+				f->num, f->link, file->plugin, file->kind->name, plugin, e->name);
+		file->kind = e;
+		file->plugin = plugin;
+	}
+	return 0;
+}
+
+static int survey_found(struct ckpt_run *run, struct fd_file *file, struct ckpt_fd_found *f,
+			struct ckpt_error *err)
+{
+	struct look l = { .file = file, .found = f };
+	int r = fd_refuse_common(run, f);
+
+	if (!r)
+		r = find_kind(run, file, f, err);
+	if (!r && !file->kind)
+		r = fd_refuse_unknown(run, f);
+	if (r)
+		return r;
+	l.kind = file->kind->ops;
+	return ckpt_call_as(run, file->plugin, call_survey, &l, err);
+}
+
+static int survey_file(struct ckpt_run *run, struct fd_file *file, struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int fd = -1;
+	struct ckpt_fd_found f;
+	int r = fd_describe(run, file, &f, err);
+
+	if (!r) {
+		fd = f.fd;
+		r = survey_found(run, file, &f, err);
+	}
+	file->out = r > 0;
+	return r < 0 ? ckpt_wrap(err, "task %u (%s): fd %d", file->first->task->id,
+				 file->first->task->comm, file->first->num)
+		     : 0;
+}
+
+/* The kernel shows the table of a dead leader's threads only by their own ids. */
+static void refuse_dead_leaders(struct ckpt_run *run)
+{
+	for (size_t i = 0; i < ckpt_task_count(run); i++) {
+		const struct ckpt_task *t = ckpt_task_at(run, i);
+
+		if (t->zombie || !t->n_threads || !t->threads[0]->dead)
+			continue;
+		ckpt_refuse(run, &(struct ckpt_blocker){
+					 .feature = "dead-leader",
+					 .task = t,
+					 .object = "descriptor table",
+					 .reason = "the main thread has exited before the others",
+					 .hint = "descriptors of such processes are not saved yet",
+					 .no_loss = true,
+				 });
+	}
+}
+
+int fd_survey(struct ckpt_run *run, struct ckpt_error *err)
+{
+	struct fd_state *st = fd_state(run);
+	int r;
+
+	if (!st)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	fd_found_clear(st);
+	refuse_dead_leaders(run);
+	r = fd_check_sharing(run, err);
+	if (!r)
+		r = fd_scan(run, st, err);
+	if (!r)
+		r = fd_identify(run, st, err);
+	for (size_t i = 0; i < st->n_files && !r; i++)
+		r = survey_file(run, &st->files[i], err);
+	return r;
+}
+
+/* ---- collect ------------------------------------------------------------------ */
+
+static int put_table(struct ckpt_run *run, const struct ckpt_task *task,
+		     const struct fd_entry *entries, size_t n, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE Ckpt__Fd__Entry *list = calloc(n + 1, sizeof(*list));
+	CKPT_AUTO_FREE Ckpt__Fd__Entry **ptr = calloc(n + 1, sizeof(*ptr));
+	Ckpt__Fd__Table table = CKPT__FD__TABLE__INIT;
+
+	if (!list || !ptr)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	for (size_t i = 0; i < n; i++) {
+		Ckpt__Fd__Entry *e = &list[table.n_entries];
+
+		if (entries[i].file->out)
+			continue;
+		ckpt__fd__entry__init(e);
+		e->num = (uint32_t)entries[i].num;
+		e->file = entries[i].file->id;
+		e->cloexec = entries[i].cloexec;
+		ptr[table.n_entries++] = e;
+	}
+	table.id = task->id;
+	table.entries = ptr;
+	return ckpt_record_put(run, FD_TABLE, &table.base, err);
+}
+
+static int put_tables(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err)
+{
+	size_t at = 0;
+
+	for (size_t i = 0; i < ckpt_task_count(run); i++) {
+		const struct ckpt_task *task = ckpt_task_at(run, i);
+		size_t end = at;
+		int r;
+
+		if (task->zombie)
+			continue;
+		while (end < st->n && st->entries[end].task == task)
+			end++;
+		r = put_table(run, task, st->entries + at, end - at, err);
+		if (r)
+			return r;
+		at = end;
+	}
+	return 0;
+}
+
+static int collect_file(struct ckpt_run *run, struct fd_file *file, struct ckpt_error *err)
+{
+	Ckpt__Fd__File rec = CKPT__FD__FILE__INIT;
+	CKPT_AUTO_FD int fd = -1;
+	struct ckpt_fd_found f;
+	struct look l = { .file = file, .found = &f, .kind = file->kind->ops };
+	int r = fd_describe(run, file, &f, err);
+
+	if (r)
+		return r < 0 ? r : ckpt_fail(err, ENOENT, "the descriptor is gone");
+	fd = f.fd;
+	rec.id = file->id;
+	rec.kind = (char *)(uintptr_t)file->kind->name;
+	rec.plugin = (char *)(uintptr_t)file->plugin;
+	rec.flags = (uint32_t)f.flags;
+	rec.pos = f.pos;
+	r = ckpt_record_put(run, FD_FILE, &rec.base, err);
+	return r ? r : ckpt_call_as(run, file->plugin, call_collect, &l, err);
+}
+
+int fd_collect(struct ckpt_run *run, struct ckpt_error *err)
+{
+	struct fd_state *st = fd_state(run);
+	size_t saved = 0;
+	int r;
+
+	if (!st)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	r = put_tables(run, st, err);
+	for (size_t i = 0; i < st->n_files && !r; i++) {
+		struct fd_file *file = &st->files[i];
+
+		if (file->out)
+			continue;
+		saved++;
+		r = collect_file(run, file, err);
+		if (r)
+			ckpt_wrap(err, "task %u (%s): fd %d (%s)", file->first->task->id,
+				  file->first->task->comm, file->first->num, file->first->link);
+	}
+	ckpt_count(run, "descriptors", st->n);
+	ckpt_count(run, "open files", saved);
+	return r;
+}

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * timerfd(2). A relative timer goes on with the time it had left, an absolute
+ * one keeps its date. Expirations that nobody has read are set by an ioctl.
+ */
+#include "internal.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/ioctl.h>
+#include <sys/timerfd.h>
+#include <time.h>
+
+#ifndef TFD_IOC_SET_TICKS
+#define TFD_IOC_SET_TICKS _IOW('T', 0, uint64_t)
+#endif
+
+#define NS 1000000000LL
+
+struct timer {
+	uint64_t clock, ticks, flags; /* flags: TFD_TIMER_* of timerfd_settime(2) */
+};
+
+static bool timerfd_match(const struct ckpt_fd_found *f)
+{
+	return !strcmp(f->link, "anon_inode:[timerfd]");
+}
+
+static int parse(const char *fdinfo, struct timer *t)
+{
+	int r = fd_info_u64(fdinfo, "clockid", 10, &t->clock);
+
+	if (!r)
+		r = fd_info_u64(fdinfo, "ticks", 10, &t->ticks);
+	return r ? r : fd_info_u64(fdinfo, "settime flags", 8, &t->flags);
+}
+
+static bool clock_known(int64_t clock)
+{
+	return clock == CLOCK_REALTIME || clock == CLOCK_MONOTONIC || clock == CLOCK_BOOTTIME ||
+	       clock == CLOCK_REALTIME_ALARM || clock == CLOCK_BOOTTIME_ALARM;
+}
+
+static int timerfd_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			  struct ckpt_error *err)
+{
+	struct timer t;
+
+	if (parse(f->fdinfo, &t) || !clock_known((int64_t)t.clock))
+		return fd_refuse(run, f, "timerfd", "the kernel's description is not understood",
+				 "CONFIG_CHECKPOINT_RESTORE and CONFIG_PROC_FS are needed");
+	if (t.flags & TFD_TIMER_CANCEL_ON_SET)
+		return fd_refuse(run, f, "timerfd-cancel",
+				 "TFD_TIMER_CANCEL_ON_SET is not saved yet",
+				 "allow the loss: the program then misses changes of the clock");
+	return 0;
+}
+
+/* A clock's time; an alarm clock is its ordinary twin. */
+static int64_t clock_ns(int clock)
+{
+	struct timespec ts = { 0 };
+
+	clock_gettime(clock == CLOCK_REALTIME_ALARM   ? CLOCK_REALTIME
+		      : clock == CLOCK_BOOTTIME_ALARM ? CLOCK_BOOTTIME
+						      : clock,
+		      &ts);
+	return ts.tv_sec * NS + ts.tv_nsec;
+}
+
+static int read_timer(int fd, struct timer *t, struct itimerspec *its, struct ckpt_error *err)
+{
+	char path[48], buf[1024];
+	CKPT_AUTO_FD int info = -1;
+	ssize_t len;
+
+	/*
+	 * A periodic timer that fired stands still until somebody looks; this look
+	 * makes the kernel count what is due, as the program's own would.
+	 */
+	if (timerfd_gettime(fd, its))
+		return ckpt_fail_sys(err, errno, "timerfd_gettime(2)");
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+	info = open(path, O_RDONLY | O_CLOEXEC);
+	len = info >= 0 ? read(info, buf, sizeof(buf) - 1) : -1;
+	if (len < 0)
+		return ckpt_fail_sys(err, errno, "%s", path);
+	buf[len] = '\0';
+	if (parse(buf, t))
+		return ckpt_fail(err, EPROTO, "fdinfo of a timerfd is not understood");
+	return 0;
+}
+
+static int timerfd_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			   struct ckpt_error *err)
+{
+	Ckpt__Fd__Timerfd rec = CKPT__FD__TIMERFD__INIT;
+	struct itimerspec its;
+	struct timer t;
+	int r = read_timer(f->fd, &t, &its, err);
+
+	if (r)
+		return r;
+	rec.id = f->file;
+	rec.clock = (int32_t)t.clock;
+	rec.absolute = t.flags & TFD_TIMER_ABSTIME;
+	rec.value_ns = its.it_value.tv_sec * NS + its.it_value.tv_nsec;
+	rec.armed = rec.value_ns != 0;
+	if (rec.armed && rec.absolute)
+		rec.value_ns += clock_ns(rec.clock);
+	rec.interval_ns = its.it_interval.tv_sec * NS + its.it_interval.tv_nsec;
+	rec.ticks = t.ticks;
+	return ckpt_record_put(run, FD_TIMERFD, &rec.base, err);
+}
+
+static int timerfd_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
+{
+	const Ckpt__Fd__Timerfd *rec = fd_record_need(run, "fd.timerfd", id, err);
+
+	if (!rec)
+		return -EBADMSG;
+	if (!clock_known(rec->clock) || rec->value_ns < 0 || rec->interval_ns < 0)
+		return fd_bad(err, "open file %u is not a valid timer", id);
+	return 0;
+}
+
+static struct timespec to_timespec(int64_t ns)
+{
+	return (struct timespec){ ns / NS, ns % NS };
+}
+
+static int timerfd_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
+			struct ckpt_error *err)
+{
+	const Ckpt__Fd__Timerfd *rec = fd_record_need(run, "fd.timerfd", slot->file, err);
+	struct itimerspec its = { 0 };
+	CKPT_AUTO_FD int fd = -1;
+	uint64_t ticks;
+
+	if (!rec)
+		return -EBADMSG;
+	fd = timerfd_create(rec->clock, TFD_CLOEXEC | TFD_NONBLOCK);
+	if (fd < 0)
+		return ckpt_fail_sys(err, errno, "timerfd_create(2) with clock %d", rec->clock);
+	its.it_interval = to_timespec(rec->interval_ns);
+	/* zero would disarm it: an armed timer has at least its last nanosecond left */
+	if (rec->armed)
+		its.it_value = to_timespec(rec->value_ns ? rec->value_ns : 1);
+	if (timerfd_settime(fd, rec->absolute ? TFD_TIMER_ABSTIME : 0, &its, NULL))
+		return ckpt_fail_sys(err, errno, "timerfd_settime(2)");
+	ticks = rec->ticks;
+	if (ticks && ioctl(fd, TFD_IOC_SET_TICKS, &ticks))
+		return ckpt_fail_sys(err, errno, "TFD_IOC_SET_TICKS");
+	return ckpt_steal_fd(&fd);
+}
+
+const struct ckpt_fd_kind fd_kind_timerfd = {
+	.size = sizeof(struct ckpt_fd_kind),
+	.match = timerfd_match,
+	.survey = timerfd_survey,
+	.collect = timerfd_collect,
+	.plan = timerfd_plan,
+	.open = timerfd_open,
+	.own_pos = true,
+};
