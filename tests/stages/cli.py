@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: MIT
+"""The command line as a contract: exit codes, JSON with a schema, suggestions, configuration, profiles."""
+import os
+import subprocess
+
+from lib import ckpt as codes
+from lib import inventory, proc
+from lib.report import expect
+from lib.victim import Victim
+
+COMMANDS = ("dump", "restore", "verify", "show", "diff", "check", "plugins", "graph")
+
+
+def usage(context, test):
+    """Bad command lines end with 2, say what is wrong, and suggest what was probably meant."""
+    ckpt = context.ckpt()
+    wrong = {
+        ("dmup",): "dump", ("dump", "--leave-runing"): "leave-running",
+        ("dump", "-t", "1"): "-D", ("dump", "-t", "one", "-D", "x"): "one", ("restore",): "-D",
+        ("plugins", "--without", "fd.pipse"): "fd.", ("plugins", "--no-plugin", "taks"): "task",
+        ("plugins", "--without", "nothing.at"): "nothing", ("plugins", "-o", "fd.nothing=1"): "nothing",
+        ("plugins", "--allow-loss", "fdd"): "fd", ("plugins", "--profile", "strct"): "strict",
+        ("plugins", "--plugin-path", "/nowhere"): "/nowhere", ("plugins", "--plugin", "nowhere"): "nowhere",
+        ("plugins", "--config", "/nowhere.conf"): "/nowhere.conf", ("graph", "dmup"): "dump",
+        (): "ckpt"}
+    for args, word in wrong.items():
+        run = ckpt.run(test, *args, code=None)
+        expect(run.code == codes.USAGE, f"{args} ended with {run.code}")
+        expect(word in run.err, f"{args}: no word of {word!r}: {run.err}")
+
+
+def helps(context, test):
+    """Help and version go to stdout and end with 0."""
+    ckpt = context.ckpt()
+    expect(ckpt.run(test, "--version").out.startswith("ckpt "), "--version")
+    expect(all(command in ckpt.run(test, "--help").out for command in COMMANDS), "--help lacks commands")
+    for command in COMMANDS:
+        run = ckpt.run(test, command, "--help")
+        expect("--json" in run.out and not run.err, f"{command} --help: {run.out[:200]}")
+
+
+def machine_readable(context, test):
+    """--json prints one JSON object with a schema number, whatever happens."""
+    ckpt = context.ckpt()
+    for args in (("check",), ("plugins",), ("graph", "dump"), ("graph", "restore"), ("graph", "verify")):
+        expect("schema" in ckpt.run(test, *args, "--json").json(), f"{args}: no schema")
+    missing = ckpt.run(test, "verify", "-D", test.dir / "missing", "--json", code=codes.IMAGE)
+    expect(missing.json()["schema"] == 1 and missing.json()["error"], "an error without JSON")
+    gone = ckpt.run(test, "dump", "-t", 2**22 - 1, "-D", test.dir / "x", "--json", code=None)
+    expect(gone.code != codes.OK and gone.json()["error"], "no JSON for a process that does not exist")
+
+
+def graphs(context, test):
+    """Milestones in their order; --dot is a graph; the same every time."""
+    ckpt = context.ckpt()
+    for run, milestones in (("dump", ("seized", "surveyed", "collected", "committed", "released")),
+                            ("restore", ("loaded", "planned", "tasks-made", "sealed", "running")),
+                            ("verify", ("loaded", "collected", "compared"))):
+        out = ckpt.run(test, "graph", run).out
+        places = [out.find(name) for name in milestones]
+        expect(-1 not in places, f"{run}: a milestone is missing: {places}")
+        expect(ckpt.run(test, "graph", run).out == out, f"{run} is in another order the second time")
+        expect("digraph" in ckpt.run(test, "graph", run, "--dot").out, f"{run} --dot")
+
+
+def configuration(context, test):
+    """What ckpt.conf says counts, the command line more, and `ckpt plugins` says which it was."""
+    ckpt, config = context.ckpt(), test.dir / "ckpt.conf"
+    listed = ckpt.run(test, "plugins", "--json").json()["plugins"]
+    names = [feature["name"] for plugin in listed if plugin["name"] == "fd"
+             for feature in plugin["features"]]
+    expect(names, "the fd plugin has no features")
+    config.write_text(f"without = fd.{names[0]}\n")
+    listed = ckpt.run(test, "plugins", "--json", "--config", config).json()["plugins"]
+    [feature] = [feature for plugin in listed if plugin["name"] == "fd"
+                 for feature in plugin["features"] if feature["name"] == names[0]]
+    expect(not feature["on"] and str(config) in feature["origin"], f"{feature}")
+    config.write_text("withuot = x\n")
+    bad = ckpt.run(test, "plugins", "--config", config, code=codes.USAGE)
+    expect("without" in bad.err and f"{config}:1" in bad.err, f"it says: {bad.err}")
+    for profile in ("strict", "process", "container"):
+        out = ckpt.run(test, "plugins", "--profile", profile).out
+        expect(profile in out, f"profile {profile}")
+
+
+def strict(context, test):
+    """The profile `strict` allows no loss, whatever else is said."""
+    run = context.ckpt().run(test, "plugins", "--profile", "strict", "--allow-loss", "fd", code=None)
+    expect(run.code == codes.USAGE, f"a loss is allowed: {run.code}")
+
+
+def log_file(context, test):
+    """Messages go where --log-file says, and traces show what was done in the tasks."""
+    victim, log = Victim(test, context.scenario("mem-basic")), test.dir / "messages"
+    context.ckpt().run(test, "dump", "-t", victim.pid, "-D", test.dir / "image", "-R", "-vvv", "--log-file",
+                       log)
+    text = log.read_text()
+    expect(" = " in text and "(" in text, f"no system calls in the log: {text[:300]}")
+    expect(not context.ckpt().run(test, "dump", "-t", victim.pid, "-D", test.dir / "second", "-R").err,
+           "a dump without -v is not silent on stderr")
+
+
+def leave_stopped(context, test):
+    """--leave-stopped: all tasks are stopped; after SIGCONT they go on."""
+    victim = Victim(test, context.scenario("nested"))
+    victim.check("built")
+    before = inventory.take(victim.pid)
+    context.ckpt().dump(test, victim.pid, test.dir / "image", "--leave-stopped")
+    pids = proc.tree(victim.pid)
+    states = {state for state, _ in proc.states(victim.pid).values()}
+    expect(states <= {"T", "Z"}, f"the states are {states}")
+    for pid in pids:
+        os.kill(pid, 18)
+    proc.wait_until("tasks stay stopped",
+                    lambda: all(s != "T" for s, _ in proc.states(victim.pid).values()))
+    differences = inventory.compare(before, inventory.take(victim.pid))
+    expect(not differences, f"the victim has changed: {differences[:1]}")
+
+
+def dry_runs(context, test):
+    """--dry-run touches nothing and leaves nothing."""
+    victim, image = Victim(test, context.scenario("nested")), test.dir / "image"
+    victim.check("built")
+    context.ckpt().dump(test, victim.pid, image, "--dry-run")
+    expect(not image.exists(), "the dry run of a dump left a directory")
+    victim.check("dry run")
+    context.ckpt().dump(test, victim.pid, image)
+    proc.wait_gone([victim.pid])
+    context.ckpt().run(test, "restore", "-D", image, "--dry-run")
+    expect(not proc.exists(victim.pid), "the dry run of a restore made a process")
+
+
+def unprivileged(context, test):
+    """Without privileges ckpt ends with 5 and says what is missing."""
+    victim = Victim(test, context.scenario("mem-basic"))
+    image = test.dir / "image"
+    context.ckpt().dump(test, victim.pid, image, "-R")
+    command = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups",
+               context.ckpt().binary]
+    for args in (("dump", "-t", str(victim.pid), "-D", "/tmp/ckpt-nobody"), ("check",)):
+        code, out, err = run_command([*command, *args])
+        test.log(f"{args}: {code} {out} {err}")
+        if args[0] == "dump":
+            expect(code == codes.PRIVILEGE, f"{args} ended with {code}: {err}")
+            expect(err.strip(), "it does not say why")
+    victim.check("at the end")
+
+
+def run_command(words):
+    """(exit code, stdout, stderr)"""
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, cwd="/")
+    return done.returncode, done.stdout, done.stderr
+
+
+def tests(context):
+    """See the functions."""
+    for function in (usage, helps, machine_readable, graphs, configuration, strict, log_file, leave_stopped,
+                     dry_runs, unprivileged):
+        name = function.__name__.replace("_", "-")
+        yield f"cli/{name}", lambda test, function=function: function(context, test)
