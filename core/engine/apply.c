@@ -100,6 +100,17 @@ static int split(const struct plugin_set *ps, const struct setting *s, char **co
 	return *p ? 0 : plugins_unknown(ps, *copy, s->origin, err);
 }
 
+static bool nearest_plugin(const struct plugin_set *ps, const char *name)
+{
+	for (size_t i = 0; i < ps->n; i++) {
+		const char *one = ps->list[i]->name;
+
+		if (text_nearest(name, &one, 1))
+			return true;
+	}
+	return false;
+}
+
 static int apply_plugin(struct plugin_set *ps, const struct setting *s, struct ckpt_error *err)
 {
 	struct loaded_plugin *p = plugins_by_name(ps, s->value);
@@ -112,7 +123,14 @@ static int apply_plugin(struct plugin_set *ps, const struct setting *s, struct c
 	for (size_t i = 0; s->id == SET_NO_PLUGIN && i < ps->n_rejected; i++)
 		if (!strcmp(ps->rejected[i].name, s->value))
 			return 0;
-	return plugins_unknown(ps, s->value, s->origin, err);
+	if (s->id == SET_NO_PLUGIN || s->layer == LAYER_EXPLICIT || nearest_plugin(ps, s->value))
+		return plugins_unknown(ps, s->value, s->origin, err);
+	/* `ckpt plugins` must work to find out why */
+	if (!ps->missing.err) {
+		plugins_unknown(ps, s->value, s->origin, &ps->missing);
+		ps->missing.exit = CKPT_EXIT_REFUSED;
+	}
+	return ps->missing.err == ENOMEM ? fail_nomem(err) : 0;
 }
 
 static int apply_without(struct plugin_set *ps, const struct setting *s, struct ckpt_error *err)
@@ -320,4 +338,11 @@ bool plugins_loss_allowed(const struct plugin_set *ps, const char *plugin, const
 			return true;
 	}
 	return false;
+}
+
+int plugins_complete(const struct plugin_set *ps, struct ckpt_error *err)
+{
+	if (ps->missing.err && err)
+		*err = ps->missing;
+	return -ps->missing.err;
 }

@@ -129,6 +129,13 @@ int engine_need_loaded(const struct ckpt *c, struct ckpt_error *err)
 	return c->loaded ? 0 : ckpt_fail(err, EINVAL, "ckpt_load() was not called");
 }
 
+int engine_need_complete(const struct ckpt *c, struct ckpt_error *err)
+{
+	int r = engine_need_loaded(c, err);
+
+	return r < 0 ? r : plugins_complete(&c->plugins, err);
+}
+
 int engine_graph(struct ckpt *c, enum ckpt_run_kind kind, const struct graph **out,
 		 struct ckpt_error *err)
 {

@@ -39,6 +39,9 @@ int engine_graph(struct ckpt *c, enum ckpt_run_kind kind, const struct graph **o
 /* -EINVAL unless ckpt_load() was called. */
 int engine_need_loaded(const struct ckpt *c, struct ckpt_error *err);
 
+/* For runs: loaded, and every plugin here that the configuration demands. */
+int engine_need_complete(const struct ckpt *c, struct ckpt_error *err);
+
 void engine_log(const struct ckpt *c, enum ckpt_log_level level, const char *fmt, ...)
 	CKPT_PRINTF(3, 4);
 void engine_vlog(const struct ckpt *c, enum ckpt_log_level level, const char *prefix,

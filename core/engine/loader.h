@@ -50,6 +50,8 @@ struct plugin_set {
 	struct loss_word *losses;
 	size_t n_losses;
 	char *no_loss; /* who forbids every loss, or NULL */
+	/* A plugin that a file demands and that is not here: an error only for runs. */
+	struct ckpt_error missing;
 };
 
 void plugins_free(struct plugin_set *ps);
@@ -83,6 +85,9 @@ int plugins_apply(struct plugin_set *ps, const struct settings *s, struct ckpt_e
  */
 int plugins_check_losses(const struct plugin_set *ps, bool (*known)(void *arg, const char *name),
 			 void *arg, struct ckpt_error *err);
+
+/* For a run: is everything here that the configuration demands? */
+int plugins_complete(const struct plugin_set *ps, struct ckpt_error *err);
 
 /* Did the user allow to lose this? feature may be NULL. */
 bool plugins_loss_allowed(const struct plugin_set *ps, const char *plugin, const char *feature);

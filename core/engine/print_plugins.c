@@ -51,6 +51,8 @@ static void print_text(const struct ckpt *c, FILE *out)
 		fprintf(out, "allow-loss %s%s%s  (%s)\n", ps->losses[i].plugin,
 			ps->losses[i].feature ? "." : "",
 			ps->losses[i].feature ? ps->losses[i].feature : "", ps->losses[i].origin);
+	if (ps->missing.err)
+		fprintf(out, "MISSING: %s\n", ps->missing.text);
 	for (size_t i = 0; i < ps->n; i++) {
 		fputs("\n", out);
 		plugin_text(ps->list[i], out);
@@ -151,6 +153,7 @@ static void print_json(const struct ckpt *c, FILE *out)
 	fputs("{\"schema\": 1", out);
 	json_member(out, ", ", "profile", profile ? profile->value : NULL);
 	losses_json(ps, out);
+	json_member(out, ", ", "missing", ps->missing.err ? ps->missing.text : NULL);
 	fputs(",\n \"plugins\": [", out);
 	for (size_t i = 0; i < ps->n; i++) {
 		fputs(i ? ",\n  " : "\n  ", out);

@@ -129,7 +129,7 @@ int ckpt_dump(struct ckpt *c, const struct ckpt_dump_args *a, struct ckpt_result
 
 	err = err ? err : &own;
 	*res = (struct ckpt_result){ 0 };
-	r = engine_need_loaded(c, err);
+	r = engine_need_complete(c, err);
 	if (!r)
 		r = plugins_check_losses(&c->plugins, NULL, NULL, err);
 	if (r < 0)

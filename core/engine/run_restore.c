@@ -62,7 +62,7 @@ int ckpt_restore(struct ckpt *c, struct ckpt_restore_args *a, struct ckpt_result
 
 	err = err ? err : &own;
 	*res = (struct ckpt_result){ 0 };
-	r = engine_need_loaded(c, err);
+	r = engine_need_complete(c, err);
 	if (r < 0)
 		return run_finish(res, "restore", start, r, err);
 	r = run_init(&run, c, CKPT_RESTORE, res, err);

@@ -161,7 +161,7 @@ int ckpt_verify(struct ckpt *c, const struct ckpt_verify_args *a, struct ckpt_re
 
 	err = err ? err : &own;
 	*res = (struct ckpt_result){ 0 };
-	r = engine_need_loaded(c, err);
+	r = engine_need_complete(c, err);
 	if (r < 0)
 		return run_finish(res, "verify", start, r, err);
 	r = side_open(&saved, c, a->dir, err);
