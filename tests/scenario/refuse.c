@@ -385,7 +385,7 @@ static const struct mode {
 	{ "fanotify", fanotify, "fanotify" },
 	{ "tcp-established", tcp_established, "(established|connected|TCP)" },
 	{ "udp", udp, "(UDP|udp|dgram|datagram)" },
-	{ "raw-socket", raw_socket, "(raw|RAW)" },
+	{ "raw-socket", raw_socket, "(raw|RAW|protocol)" },
 	{ "netlink", netlink, "(netlink|NETLINK)" },
 	{ "packet", packet, "(packet|PACKET)" },
 	{ "memfd", memfd, "memfd" },

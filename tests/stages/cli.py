@@ -17,7 +17,7 @@ def usage(context, test):
     wrong = {
         ("dmup",): "dump", ("dump", "--leave-runing"): "leave-running",
         ("dump", "-t", "1"): "-D", ("dump", "-t", "one", "-D", "x"): "one", ("restore",): "-D",
-        ("plugins", "--without", "fd.pipse"): "fd.", ("plugins", "--no-plugin", "taks"): "task",
+        ("plugins", "--without", "fd.pipse"): "'pipe'", ("plugins", "--no-plugin", "taks"): "task",
         ("plugins", "--without", "nothing.at"): "nothing", ("plugins", "-o", "fd.nothing=1"): "nothing",
         ("plugins", "--allow-loss", "fdd"): "fd", ("plugins", "--profile", "strct"): "strict",
         ("plugins", "--plugin-path", "/nowhere"): "/nowhere", ("plugins", "--plugin", "nowhere"): "nowhere",
@@ -70,14 +70,14 @@ def configuration(context, test):
     names = [feature["name"] for plugin in listed if plugin["name"] == "fd"
              for feature in plugin["features"]]
     expect(names, "the fd plugin has no features")
-    config.write_text(f"without = fd.{names[0]}\n")
+    config.write_text(f"[ckpt]\nwithout = fd.{names[0]}\n")
     listed = ckpt.run(test, "plugins", "--json", "--config", config).json()["plugins"]
     [feature] = [feature for plugin in listed if plugin["name"] == "fd"
                  for feature in plugin["features"] if feature["name"] == names[0]]
     expect(not feature["on"] and str(config) in feature["origin"], f"{feature}")
-    config.write_text("withuot = x\n")
+    config.write_text("[ckpt]\nwithuot = x\n")
     bad = ckpt.run(test, "plugins", "--config", config, code=codes.USAGE)
-    expect("without" in bad.err and f"{config}:1" in bad.err, f"it says: {bad.err}")
+    expect("without" in bad.err and f"{config}:2" in bad.err, f"it says: {bad.err}")
     for profile in ("strict", "process", "container"):
         out = ckpt.run(test, "plugins", "--profile", profile).out
         expect(profile in out, f"profile {profile}")
