@@ -92,8 +92,8 @@ static int missing(const struct graph *g, const struct plugin_set *ps, const str
 		    strncmp(p->name, name, (size_t)(dot - name)) != 0)
 			continue;
 		ckpt_fail_as(err, CKPT_EXIT_REFUSED, ENOENT,
-			     "%s: step %s must run %s %s, but plugin %s is switched off (%s)", run,
-			     n->name, edge, name, p->name, p->origin);
+			     "step %s must run %s %s, but plugin %s is switched off (%s)", n->name,
+			     edge, name, p->name, p->origin);
 		return ckpt_hint(err, "switch %s on, or %s off as well", p->name, n->plugin->name);
 	}
 	for (size_t i = 0; i < g->n; i++)
@@ -204,10 +204,9 @@ static int check_places(const struct graph *g, struct ckpt_error *err)
 
 			if (seen[i])
 				continue;
-			ckpt_fail(err, EINVAL,
-				  "%s: step %s of plugin %s (%s) is not %s any milestone",
-				  run_kind_name(g->kind), g->nodes[i].name,
-				  g->nodes[i].plugin->name, g->nodes[i].plugin->path, list);
+			ckpt_fail(err, EINVAL, "step %s of plugin %s (%s) is not %s any milestone",
+				  g->nodes[i].name, g->nodes[i].plugin->name,
+				  g->nodes[i].plugin->path, list);
 			return ckpt_hint(err, "add one to its '%s' list", list);
 		}
 	}
@@ -241,8 +240,7 @@ static int cycle(const struct graph *g, const bool *done, struct ckpt_error *err
 		at = g->edges[i].from;
 	}
 	start = at;
-	ckpt_fail(err, ELOOP, "%s: the steps' order is a cycle: %s", run_kind_name(g->kind),
-		  g->nodes[start].name);
+	ckpt_fail(err, ELOOP, "the steps' order is a cycle: %s", g->nodes[start].name);
 	do {
 		size_t len = err ? strlen(err->text) : 0;
 

@@ -123,7 +123,7 @@ int ckpt_print_graph(struct ckpt *c, enum ckpt_run_kind run, bool dot, bool json
 	int r = engine_graph(c, run, &g, err);
 
 	if (r < 0)
-		return r;
+		return ckpt_wrap(err, "%s", run_kind_name(run));
 	if (dot)
 		print_dot(g, out);
 	else if (json)

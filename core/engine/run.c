@@ -101,7 +101,8 @@ static int run_step(struct ckpt_run *run, const struct graph_node *n, struct ckp
 static int run_milestone(struct ckpt_run *run, const char *name,
 			 const struct milestone_action *actions, struct ckpt_error *err)
 {
-	if (!run->too_late) {
+	/* what is known before the first one belongs on one list with what the survey finds */
+	if (!run->too_late && run->n_milestones++) {
 		int r = run_check_blockers(run, err);
 
 		if (r < 0)

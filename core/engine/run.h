@@ -31,6 +31,7 @@ struct ckpt_run {
 	size_t n_unmet;
 	const struct graph_node **ran; /* steps that have run, for undoing */
 	size_t n_ran;
+	size_t n_milestones;		     /* milestones that were reached */
 	bool too_late;			     /* to cancel: past the point of no return */
 	bool out_of_memory;		     /* while a finding was to be listed */
 	const struct image_info *image_info; /* verify: losses of the image are losses here */
