@@ -27,7 +27,7 @@ struct mapper {
 	struct lent files, shared;
 	const int *shared_fds; /* of the engine */
 	uint64_t agent_start, agent_end;
-	uint64_t scratch_len;
+	uint64_t scratch; /* room for one piece of memory to be moved into place; 0: none */
 	int exe_num;
 };
 
@@ -193,7 +193,7 @@ static void map_apart(struct mapper *m, uint64_t start, uint64_t len, int prot,
 		      const mem_vma_rec *v)
 {
 	struct ckpt_script *s = m->j.s;
-	uint64_t at = m->j.scratch + MEM_PAGE * 2;
+	uint64_t at = m->scratch;
 
 	map_at(s, at, len, prot, map_flags(v), -1, 0);
 	ckpt_script_add(s, SYS_madvise, CKPT_C(at), CKPT_C(MEM_PAGE), CKPT_C(MADV_POPULATE_WRITE));
@@ -217,7 +217,8 @@ static void map_anon(struct mapper *m, const mem_vma_rec *v, int prot, size_t *s
 		uint64_t end = v->end;
 
 		/* memory that cannot be touched has nothing to keep it apart by */
-		if (*seam < all->n_seam && all->seam[*seam] < v->end && prot & PROT_WRITE)
+		if (m->scratch && *seam < all->n_seam && all->seam[*seam] < v->end &&
+		    prot & PROT_WRITE)
 			end = all->seam[(*seam)++];
 		if (apart) {
 			map_apart(m, at, end - at, prot, v);
@@ -319,8 +320,6 @@ static int map_all(struct mapper *m, struct ckpt_error *err)
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	clear(m);
 	map_vdso(m);
-	map_at(m->j.s, m->j.scratch, MEM_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-	       -1, 0);
 	for (size_t i = 0; i < ti->vmas->n_vma; i++) {
 		const mem_vma_rec *v = ti->vmas->vma[i];
 
@@ -360,8 +359,11 @@ static void lock_all(struct mapper *m)
 	}
 }
 
-/* The auxiliary vector is handed over in a page of the task, since the kernel reads it there. */
-static int set_layout(struct mapper *m, struct ckpt_error *err)
+/*
+ * The auxiliary vector is a pointer within the structure; its buffer rides along
+ * as a sixth argument, which prctl(2) does not look at.
+ */
+static void set_layout(struct mapper *m)
 {
 	const mem_space_rec *sp = m->j.ti->space;
 	struct prctl_mm_map map = {
@@ -376,69 +378,45 @@ static int set_layout(struct mapper *m, struct ckpt_error *err)
 		.arg_end = sp->arg_end,
 		.env_start = sp->env_start,
 		.env_end = sp->env_end,
+		.auxv_size = (uint32_t)sp->auxv.len,
 		.exe_fd = (uint32_t)m->exe_num,
 	};
-	CKPT_AUTO_FD int mem = -1;
+	int op;
 
 	if (!sp->start_code)
-		return 0;
-	if (sp->auxv.len) {
-		mem = ckpt_open_mem(m->j.task, err);
-		if (mem < 0)
-			return mem;
-		if (pwrite(mem, sp->auxv.data, sp->auxv.len, (off_t)m->j.scratch) !=
-		    (ssize_t)sp->auxv.len)
-			return ckpt_fail_sys(err, errno ? errno : EIO, "writing memory");
-		map.auxv = (void *)(uintptr_t)m->j.scratch;
-		map.auxv_size = (uint32_t)sp->auxv.len;
-	}
-	ckpt_script_add(m->j.s, SYS_prctl, CKPT_C(PR_SET_MM), CKPT_C(PR_SET_MM_MAP),
-			CKPT_IN(&map, sizeof(map)), CKPT_C(sizeof(map)), CKPT_C(0));
-	return 0;
+		return;
+	op = ckpt_script_add(m->j.s, SYS_prctl, CKPT_C(PR_SET_MM), CKPT_C(PR_SET_MM_MAP),
+			     CKPT_IN(&map, sizeof(map)), CKPT_C(sizeof(map)), CKPT_C(0),
+			     CKPT_IN(sp->auxv.data, sp->auxv.len));
+	if (sp->auxv.len)
+		ckpt_script_pointer(m->j.s, op, 2, offsetof(struct prctl_mm_map, auxv), op, 5, 0);
 }
 
 /* ---- one task --------------------------------------------------------------------------- */
 
 static int run_script(struct mapper *m, struct ckpt_error *err)
 {
-	return ckpt_script_run(m->j.s, m->j.task->threads[0], err);
-}
-
-static int first_script(struct mapper *m, struct ckpt_error *err)
-{
 	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(m->j.run, "mem.map");
 	int r;
 
 	m->j.s = s;
 	r = map_all(m, err);
-	return r < 0 ? r : run_script(m, err);
-}
-
-static int second_script(struct mapper *m, struct ckpt_error *err)
-{
-	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(m->j.run, "mem.layout");
-	int r = mem_fill_forced(&m->j, err);
-
-	m->j.s = s;
-	if (!r)
-		r = set_layout(m, err);
 	if (r < 0)
 		return r;
-	ckpt_script_add(s, SYS_munmap, CKPT_C(m->j.scratch), CKPT_C(MEM_PAGE));
+	set_layout(m);
 	lock_all(m);
-	return run_script(m, err);
+	r = ckpt_script_run(s, m->j.task->threads[0], err);
+	return r < 0 ? r : mem_fill_forced(&m->j, err);
 }
 
 static int map_with(struct mapper *m, struct ckpt_error *err)
 {
 	const mem_space_rec *sp = m->j.ti->space;
-	uint64_t room = longest_seam_piece(m->j.ti->vmas) + 4 * MEM_PAGE;
 	int r;
 
 	ckpt_agent_range(m->j.run, &m->agent_start, &m->agent_end);
-	m->j.scratch = find_hole(m, room);
-	if (!m->j.scratch)
-		return ckpt_fail(err, ENOMEM, "no room in the address space");
+	if (m->j.ti->vmas->n_seam)
+		m->scratch = find_hole(m, longest_seam_piece(m->j.ti->vmas));
 	if (m->j.pages_fd >= 0 && m->j.ti->pages->n_start) {
 		m->j.pages_num = ckpt_lend_fd(m->j.run, m->j.task, m->j.pages_fd, err);
 		if (m->j.pages_num < 0)
@@ -447,9 +425,7 @@ static int map_with(struct mapper *m, struct ckpt_error *err)
 	m->exe_num = sp->exe && sp->start_code ? lend_file(m, sp->exe, false, err) : -1;
 	if (sp->exe && sp->start_code && m->exe_num < 0)
 		return m->exe_num;
-	r = first_script(m, err);
-	if (!r)
-		r = second_script(m, err);
+	r = run_script(m, err);
 	if (!r && m->j.pages_num >= 0)
 		r = ckpt_return_fd(m->j.run, m->j.task, m->j.pages_num, err);
 	if (!r)

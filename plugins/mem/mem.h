@@ -209,7 +209,6 @@ struct mem_state {
 	struct mem_shared *shared; /* id is index + 1 */
 	size_t n_shared;
 	struct mem_vdso own_vdso;
-	uint64_t saved; /* bytes in the page file */
 	/* an image, indexed (image.c) */
 	struct mem_image *image;
 };
@@ -289,9 +288,8 @@ struct mem_job {
 	const struct mem_task_image *ti;
 	struct ckpt_task *task;
 	struct ckpt_script *s;
-	int pages_fd;	  /* of the engine; -1: no page file */
-	int pages_num;	  /* the same lent to the task */
-	uint64_t scratch; /* a page of the task that nothing else uses */
+	int pages_fd;  /* of the engine; -1: no page file */
+	int pages_num; /* the same lent to the task */
 };
 
 /* Must the mapping be writable while it is made? */

@@ -25,6 +25,20 @@ static bool aligned(uint64_t v)
 
 /* ---- files ------------------------------------------------------------------- */
 
+/* Files that the tree itself writes to through a mapping. */
+static bool is_written(const struct mem_image *im, uint32_t file)
+{
+	for (size_t i = 0; i < im->n_tasks; i++)
+		for (size_t k = 0; k < im->tasks[i].vmas->n_vma; k++) {
+			const mem_vma_rec *v = im->tasks[i].vmas->vma[k];
+
+			if (v->kind == MEM_FILE_SHARED && v->object == file &&
+			    v->flags & MEM_MAYWRITE)
+				return true;
+		}
+	return false;
+}
+
 static int plan_file(struct plan *p, const mem_file_rec *f, struct ckpt_error *err)
 {
 	struct stat st;
@@ -42,7 +56,8 @@ static int plan_file(struct plan *p, const mem_file_rec *f, struct ckpt_error *e
 		return 0;
 	else if ((uint64_t)st.st_size != f->size)
 		what = "its size is another";
-	else if (st.st_mtim.tv_sec * 1000000000ll + st.st_mtim.tv_nsec != f->mtime_ns)
+	else if (st.st_mtim.tv_sec * 1000000000ll + st.st_mtim.tv_nsec != f->mtime_ns &&
+		 !is_written(p->im, f->id))
 		what = "it was written since";
 	else if (st.st_ino != f->ino)
 		what = "it was replaced (another inode)";
@@ -294,16 +309,10 @@ static int plan_task(struct plan *p, const struct mem_task_image *t, struct ckpt
 	return r < 0 ? ckpt_wrap(err, "task %u", t->id) : 0;
 }
 
-static int page_file_size(struct plan *p, const struct mem_state *st, struct ckpt_error *err)
+static int page_file_size(struct plan *p, struct ckpt_error *err)
 {
-	int fd, r;
+	int fd, r = ckpt_pages_open(p->run, MEM_PAGES_NAME, &fd, &p->page_file, err);
 
-	/* the dump's own image is not readable yet, and what it wrote it knows */
-	if (ckpt_run_kind(p->run) == CKPT_DUMP) {
-		p->page_file = st->saved;
-		return 0;
-	}
-	r = ckpt_pages_open(p->run, MEM_PAGES_NAME, &fd, &p->page_file, err);
 	if (r < 0)
 		return r == -ENOENT ? BAD(err, "the page file of the memory is missing") : r;
 	close(fd);
@@ -324,7 +333,7 @@ int mem_plan(struct ckpt_run *run, struct ckpt_error *err)
 	if (!r)
 		r = mem_vdso_own(&p.own, err);
 	if (!r)
-		r = page_file_size(&p, st, err);
+		r = page_file_size(&p, err);
 	p.im = st->image;
 	for (size_t i = 0; !r && i < p.im->n_files; i++)
 		if (p.im->files[i])

@@ -258,7 +258,6 @@ int mem_save(struct ckpt_run *run, struct ckpt_error *err)
 	r = save_all(&s, err);
 	if (r < 0)
 		return r;
-	s.st->saved = s.offset;
 	ckpt_count(run, "pages", s.offset / MEM_PAGE);
 	ckpt_count(run, "zero pages", s.zero);
 	return 0;
