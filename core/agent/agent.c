@@ -182,9 +182,6 @@ static void leave(struct agent_seat *seat)
 static void leave_orphaned(struct agent_seat *seat)
 {
 	struct agent_header *h = header_of(seat);
-	struct {
-		int64_t sec, nsec;
-	} tick = { 0, 1000000 };
 	uint32_t i, ms, busy = seat->exit.last;
 
 	sys6(__NR_futex, (int64_t)&h->owner, FUTEX_WAKE, 0x7fffffff, 0, 0, 0);
@@ -195,8 +192,12 @@ static void leave_orphaned(struct agent_seat *seat)
 								     (uint64_t)i * h->seat_size);
 			busy |= s != seat && load(&s->taken);
 		}
-		if (busy)
-			sys6(__NR_ppoll, 0, 0, (int64_t)&tick, 0, 0, 0);
+		if (busy) {
+			/* anew each time: the kernel writes back what is left of it */
+			int64_t tick[2] = { 0, 1000000 };
+
+			sys6(__NR_ppoll, 0, 0, (int64_t)tick, 0, 0, 0);
+		}
 	}
 	leave(seat);
 }

@@ -113,6 +113,8 @@ static void __attribute__((noreturn)) victim(void)
 	sigset_t mask, now;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	for (int sig = 1; sig < 32; sig++)
+		signal(sig, SIG_DFL); /* cmocka catches some */
 	sigemptyset(&mask);
 	sigaddset(&mask, SIGUSR2);
 	pthread_sigmask(SIG_SETMASK, &mask, NULL);
