@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: MIT */
+/* One record a thread. */
+#include <asm/prctl.h>
+#include <linux/prctl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/personality.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#include "task.h"
+
+#define DEFAULT_SLACK_NS 50000
+
+#ifndef ARCH_GET_CPUID
+#define ARCH_GET_CPUID 0x1011
+#endif
+
+static const unsigned speculation[] = {
+	PR_SPEC_STORE_BYPASS,
+	PR_SPEC_INDIRECT_BRANCH,
+	PR_SPEC_L1D_FLUSH,
+};
+#define N_SPECULATION CKPT_ARRAY_SIZE(speculation)
+
+/* Rare state: not saved, so it has to be what every new task has. */
+static const struct {
+	const char *object;
+	long nr, op;
+	bool by_pointer; /* the value arrives where argument 2 points, else as result */
+	int64_t usual;
+} rare[] = {
+	{ "PR_SET_TSC", SYS_prctl, PR_GET_TSC, true, PR_TSC_ENABLE },
+	{ "PR_MCE_KILL", SYS_prctl, PR_MCE_KILL_GET, false, PR_MCE_KILL_DEFAULT },
+	{ "PR_SET_MDWE", SYS_prctl, 66 /* PR_GET_MDWE */, false, 0 },
+	{ "PR_SET_MEMORY_MERGE", SYS_prctl, 68 /* PR_GET_MEMORY_MERGE */, false, 0 },
+	{ "CPUID faulting", SYS_arch_prctl, ARCH_GET_CPUID, false, 1 },
+};
+
+/* What only the thread itself can tell. */
+struct told {
+	struct task_stack altstack;
+	uint64_t clear_tid, timer_slack;
+	uint32_t securebits, pdeath;
+	uint32_t speculation[N_SPECULATION];
+};
+
+static int ask(struct ckpt_run *run, struct ckpt_thread *th, struct told *out,
+	       struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "task.thread");
+	int stack, tid, slack, bits, pdeath, spec = 0, odd = 0, r;
+
+	stack = ckpt_script_add(s, SYS_sigaltstack, CKPT_C(0), CKPT_OUT(sizeof(out->altstack)));
+	tid = ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_TID_ADDRESS), CKPT_OUT(sizeof(uint64_t)));
+	slack = ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_TIMERSLACK));
+	bits = ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_SECUREBITS));
+	pdeath =
+		ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_PDEATHSIG), CKPT_OUT(sizeof(uint32_t)));
+	for (size_t i = 0; i < N_SPECULATION; i++) {
+		int op = ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_SPECULATION_CTRL),
+					 CKPT_C(speculation[i]), CKPT_C(0), CKPT_C(0), CKPT_C(0));
+
+		/* a kernel or processor without it */
+		ckpt_script_any(s);
+		spec = i ? spec : op;
+	}
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(rare); i++) {
+		int op = rare[i].by_pointer
+				 ? ckpt_script_add(s, rare[i].nr, CKPT_C(rare[i].op),
+						   CKPT_OUT(sizeof(uint32_t)))
+				 : ckpt_script_add(s, rare[i].nr, CKPT_C(rare[i].op), CKPT_C(0),
+						   CKPT_C(0), CKPT_C(0), CKPT_C(0));
+
+		ckpt_script_any(s);
+		odd = i ? odd : op;
+	}
+	r = ckpt_script_run(s, th, err);
+	if (r < 0)
+		return r;
+	memcpy(&out->altstack, ckpt_script_out(s, stack, 1), sizeof(out->altstack));
+	memcpy(&out->clear_tid, ckpt_script_out(s, tid, 1), sizeof(out->clear_tid));
+	memcpy(&out->pdeath, ckpt_script_out(s, pdeath, 1), sizeof(out->pdeath));
+	out->timer_slack = (uint64_t)ckpt_script_result(s, slack);
+	out->securebits = (uint32_t)ckpt_script_result(s, bits);
+	for (size_t i = 0; i < N_SPECULATION; i++) {
+		int64_t v = ckpt_script_result(s, spec + (int)i);
+
+		out->speculation[i] = v < 0 ? 0 : (uint32_t)v;
+	}
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(rare); i++) {
+		int64_t v = ckpt_script_result(s, odd + (int)i);
+		uint32_t there;
+
+		if (v < 0)
+			continue;
+		if (rare[i].by_pointer) {
+			memcpy(&there, ckpt_script_out(s, odd + (int)i, 1), sizeof(there));
+			v = there;
+		}
+		if (v != rare[i].usual)
+			task_refuse(run, th->task, "prctl", rare[i].object,
+				    "this setting is not saved", "run the program without it");
+	}
+	return 0;
+}
+
+/* Everything that one record points at. */
+struct parts {
+	Ckpt__Task__Registers regs;
+	Ckpt__Task__AltStack altstack;
+	Ckpt__Task__Rseq rseq;
+	struct task_creds creds;
+	struct task_sched sched;
+	struct told told;
+	void *xstate;
+	char comm[32];
+	Ckpt__Task__Signal *signals;
+	Ckpt__Task__Signal **signal_list;
+	uint32_t speculation[N_SPECULATION];
+};
+
+static void parts_free(struct parts *p)
+{
+	task_creds_free(&p->creds);
+	free(p->xstate);
+	free(p->signals);
+	free(p->signal_list);
+}
+
+int task_signals(siginfo_t *infos, size_t n, Ckpt__Task__Signal **recs, Ckpt__Task__Signal ***list,
+		 struct ckpt_error *err)
+{
+	*recs = calloc(n + 1, sizeof(**recs));
+	*list = calloc(n + 1, sizeof(**list));
+	if (!*recs || !*list)
+		return ckpt_fail_sys(err, ENOMEM, "%zu pending signals", n);
+	for (size_t i = 0; i < n; i++) {
+		Ckpt__Task__Signal *m = &(*recs)[i];
+
+		ckpt__task__signal__init(m);
+		m->signo = (uint32_t)infos[i].si_signo;
+		m->code = infos[i].si_code;
+		m->info.data = (uint8_t *)&infos[i];
+		m->info.len = sizeof(infos[i]);
+		(*list)[i] = m;
+	}
+	return 0;
+}
+
+static int registers(struct ckpt_run *run, struct ckpt_thread *th, Ckpt__Task__Thread *rec,
+		     struct parts *p, struct ckpt_error *err)
+{
+	ssize_t len;
+
+	ckpt__task__registers__init(&p->regs);
+	TASK_COPY_REGS(&p->regs, &th->regs);
+	rec->registers = &p->regs;
+	rec->sigmask = th->sigmask;
+	if (!task_want(run, TASK_XSTATE, th->task, "extended registers"))
+		return 0;
+	len = ckpt_get_xstate(th, &p->xstate, err);
+	if (len < 0)
+		return (int)len;
+	rec->xstate.data = p->xstate;
+	rec->xstate.len = (size_t)len;
+	return 0;
+}
+
+static int from_peek(struct ckpt_run *run, struct ckpt_thread *th, Ckpt__Task__Thread *rec,
+		     struct parts *p, struct ckpt_error *err)
+{
+	const struct task_peek *peek = task_peeked(ckpt_state(run), th->tid);
+
+	if (!peek)
+		return ckpt_fail(err, ESRCH, "thread %d: not looked at when it was stopped",
+				 th->tid);
+	rec->restarted = peek->restarted;
+	if (peek->rseq.address && task_want(run, TASK_RSEQ, th->task, "restartable sequences")) {
+		ckpt__task__rseq__init(&p->rseq);
+		p->rseq.address = peek->rseq.address;
+		p->rseq.size = peek->rseq.size;
+		p->rseq.signature = peek->rseq.signature;
+		rec->rseq = &p->rseq;
+	}
+	if (!peek->n_own || !task_want(run, TASK_PENDING, th->task, "pending signals"))
+		return 0;
+	rec->n_pending = peek->n_own;
+	return task_signals(peek->own, peek->n_own, &p->signals, &rec->pending, err);
+}
+
+static int from_task(struct ckpt_run *run, struct ckpt_thread *th, Ckpt__Task__Thread *rec,
+		     struct parts *p, struct ckpt_error *err)
+{
+	const struct ckpt_task *t = th->task;
+	bool locked = false;
+	int r = ask(run, th, &p->told, err);
+
+	if (r < 0)
+		return r;
+	if (!(p->told.altstack.flags & SS_DISABLE) &&
+	    task_want(run, TASK_ALTSTACK, t, "alternate signal stack")) {
+		ckpt__task__alt_stack__init(&p->altstack);
+		p->altstack.sp = p->told.altstack.sp;
+		p->altstack.flags = p->told.altstack.flags & ~(uint32_t)SS_ONSTACK;
+		p->altstack.size = p->told.altstack.size;
+		rec->altstack = &p->altstack;
+	}
+	if (p->told.clear_tid && task_want(run, TASK_CLEAR_TID, t, "clear_child_tid"))
+		rec->clear_tid = p->told.clear_tid;
+	if (p->told.pdeath && task_want(run, TASK_PDEATH, t, "parent death signal"))
+		rec->pdeath_signal = p->told.pdeath;
+	rec->timer_slack = p->told.timer_slack;
+	if (rec->timer_slack != DEFAULT_SLACK_NS &&
+	    !task_want(run, TASK_TIMERSLACK, t, "timer slack"))
+		rec->timer_slack = 0;
+	for (size_t i = 0; i < N_SPECULATION; i++)
+		locked |= (p->told.speculation[i] & PR_SPEC_PRCTL) &&
+			  !(p->told.speculation[i] & PR_SPEC_ENABLE);
+	if (locked && task_want(run, TASK_SPECULATION, t, "speculation control")) {
+		rec->speculation = p->told.speculation;
+		rec->n_speculation = N_SPECULATION;
+	}
+	return 0;
+}
+
+static int from_proc(struct ckpt_run *run, struct ckpt_thread *th, Ckpt__Task__Thread *rec,
+		     struct parts *p, struct ckpt_error *err)
+{
+	const struct ckpt_task *t = th->task;
+	CKPT_AUTO_FREE char *status = NULL, *personality_text = NULL, *comm = NULL;
+	char path[64];
+	void *head = NULL;
+	size_t len = 0;
+	int r;
+
+	task_path(path, sizeof(path), th, "status");
+	if (ckpt_proc_read(t, path, &status, err) < 0)
+		return -err->err;
+	r = task_creds_read(status, p->told.securebits, &p->creds, err);
+	if (r < 0)
+		return r;
+	rec->credentials = &p->creds.msg;
+	if (!ckpt_feature_on(run, task_features[TASK_CREDS].name) && !task_creds_is_own(&p->creds))
+		task_want(run, TASK_CREDS, t, "credentials");
+	if (p->creds.msg.no_new_privs && !task_want(run, TASK_NNP, t, "no_new_privs"))
+		p->creds.msg.no_new_privs = false;
+	task_path(path, sizeof(path), th, "personality");
+	if (ckpt_proc_read(t, path, &personality_text, err) < 0)
+		return -err->err;
+	rec->personality = (uint32_t)strtoul(personality_text, NULL, 16);
+	if (rec->personality & PER_MASK)
+		task_refuse(run, t, "personality", "execution domain",
+			    "only PER_LINUX is supported", "run it without setarch(8)");
+	if (rec->personality != (uint32_t)personality(0xffffffff) &&
+	    !task_want(run, TASK_PERSONALITY, t, "personality"))
+		rec->personality = 0;
+	task_path(path, sizeof(path), th, "comm");
+	if (ckpt_proc_read(t, path, &comm, err) < 0)
+		return -err->err;
+	comm[strcspn(comm, "\n")] = 0;
+	if (task_want(run, TASK_COMM, t, "name"))
+		snprintf(p->comm, sizeof(p->comm), "%s", comm);
+	rec->comm = p->comm;
+	if (syscall(SYS_get_robust_list, th->tid, &head, &len) < 0)
+		return ckpt_fail_sys(err, errno, "thread %d: get_robust_list(2)", th->tid);
+	if (head && task_want(run, TASK_ROBUST, t, "robust list"))
+		rec->robust_list = (uint64_t)(uintptr_t)head;
+	return 0;
+}
+
+static int one(struct ckpt_run *run, struct ckpt_thread *th, uint32_t index, struct ckpt_error *err)
+{
+	__attribute__((cleanup(parts_free))) struct parts p = { 0 };
+	Ckpt__Task__Thread rec = CKPT__TASK__THREAD__INIT;
+	int r;
+
+	rec.id = th->task->id;
+	rec.index = index;
+	r = registers(run, th, &rec, &p, err);
+	if (r == 0)
+		r = from_peek(run, th, &rec, &p, err);
+	if (r == 0)
+		r = from_task(run, th, &rec, &p, err);
+	if (r == 0)
+		r = from_proc(run, th, &rec, &p, err);
+	if (r == 0)
+		r = task_sched_read(run, th, &p.sched, err);
+	rec.scheduling = &p.sched.msg;
+	p.signal_list = rec.pending;
+	return r < 0 ? r : ckpt_record_put(run, TASK_REC_THREAD, &rec.base, err);
+}
+
+static int put_saved(struct ckpt_run *run, struct ckpt_error *err)
+{
+	Ckpt__Task__Saved rec = CKPT__TASK__SAVED__INIT;
+	char *names[TASK_N_FEATURES];
+
+	for (size_t i = 0; i < TASK_N_FEATURES; i++)
+		if (ckpt_feature_on(run, task_features[i].name))
+			names[rec.n_features++] = (char *)task_features[i].name;
+	rec.features = names;
+	return ckpt_record_put(run, TASK_REC_SAVED, &rec.base, err);
+}
+
+int task_collect(struct ckpt_run *run, struct ckpt_error *err)
+{
+	int r = put_saved(run, err);
+
+	for (size_t i = 0; i < ckpt_task_count(run) && r == 0; i++) {
+		struct ckpt_task *t = ckpt_task_at(run, i);
+
+		if (t->zombie)
+			continue;
+		for (size_t k = 0; k < t->n_threads && r == 0; k++)
+			r = one(run, t->threads[k], (uint32_t)k, err);
+		if (r == 0)
+			r = task_collect_process(run, t, err);
+		if (r < 0)
+			return ckpt_wrap(err, "task %u (%.15s)", t->id, t->comm);
+	}
+	return r;
+}

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: MIT */
+/* User and group ids, capabilities, securebits. */
+#include <linux/capability.h>
+#include <linux/prctl.h>
+#include <linux/securebits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/capability.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#include "task.h"
+
+/* One operation of a script carries 32 KiB. */
+#define MAX_GROUPS 8192
+
+static int list(const char *status, const char *key, uint32_t *out, size_t max, size_t *n)
+{
+	CKPT_AUTO_FREE char *text = malloc(16 * 65536);
+	char *p = text, *end;
+
+	*n = 0;
+	if (!text || ckpt_proc_field(status, key, text, 16 * 65536) < 0)
+		return -EINVAL;
+	for (;; p = end) {
+		unsigned long v = strtoul(p, &end, 10);
+
+		if (end == p)
+			return 0;
+		if (*n == max)
+			return -E2BIG;
+		out[(*n)++] = (uint32_t)v;
+	}
+}
+
+static int set(const char *status, const char *key, uint64_t *out)
+{
+	char text[32];
+	int r = ckpt_proc_field(status, key, text, sizeof(text));
+
+	*out = r < 0 ? 0 : strtoull(text, NULL, 16);
+	return r;
+}
+
+int task_creds_read(const char *status, uint32_t securebits, struct task_creds *out,
+		    struct ckpt_error *err)
+{
+	Ckpt__Task__Credentials *m = &out->msg;
+	const struct {
+		const char *key;
+		uint64_t *to;
+	} sets[] = {
+		{ "CapInh", &m->inheritable }, { "CapPrm", &m->permitted },
+		{ "CapEff", &m->effective },   { "CapBnd", &m->bounding },
+		{ "CapAmb", &m->ambient },
+	};
+	uint64_t nnp = 0;
+	int r = 0;
+
+	ckpt__task__credentials__init(m);
+	out->groups = calloc(MAX_GROUPS, sizeof(*out->groups));
+	if (!out->groups)
+		return ckpt_fail_sys(err, ENOMEM, "groups");
+	m->uids = out->uids;
+	m->gids = out->gids;
+	m->groups = out->groups;
+	if (list(status, "Uid", m->uids, 4, &m->n_uids) < 0 ||
+	    list(status, "Gid", m->gids, 4, &m->n_gids) < 0)
+		return ckpt_fail(err, EINVAL, "/proc status: no Uid or Gid");
+	if (list(status, "Groups", m->groups, MAX_GROUPS, &m->n_groups) < 0)
+		return ckpt_fail(err, E2BIG, "more than %d groups", MAX_GROUPS);
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(sets) && r == 0; i++)
+		r = set(status, sets[i].key, sets[i].to);
+	if (r == 0)
+		r = set(status, "NoNewPrivs", &nnp);
+	if (r < 0)
+		return ckpt_fail_sys(err, r, "/proc status: capability sets");
+	m->no_new_privs = nnp != 0;
+	m->securebits = securebits;
+	return 0;
+}
+
+void task_creds_free(struct task_creds *c)
+{
+	free(c->groups);
+}
+
+static int own(struct task_creds *c, struct ckpt_error *err)
+{
+	CKPT_AUTO_FILE FILE *f = fopen("/proc/self/status", "re");
+	CKPT_AUTO_FREE char *text = NULL;
+	size_t cap = 0;
+
+	if (!f || getdelim(&text, &cap, 0, f) < 0)
+		return ckpt_fail_sys(err, errno, "/proc/self/status");
+	return task_creds_read(text, (uint32_t)prctl(PR_GET_SECUREBITS), c, err);
+}
+
+bool task_creds_is_own(const struct task_creds *c)
+{
+	__attribute__((cleanup(task_creds_free))) struct task_creds mine = { 0 };
+	struct ckpt_error ignored = { 0 };
+	const Ckpt__Task__Credentials *a = &c->msg, *b = &mine.msg;
+
+	return own(&mine, &ignored) == 0 && !memcmp(c->uids, mine.uids, sizeof(mine.uids)) &&
+	       !memcmp(c->gids, mine.gids, sizeof(mine.gids)) && a->n_groups == b->n_groups &&
+	       !memcmp(c->groups, mine.groups, a->n_groups * sizeof(*c->groups)) &&
+	       a->inheritable == b->inheritable && a->permitted == b->permitted &&
+	       a->effective == b->effective && a->bounding == b->bounding &&
+	       a->ambient == b->ambient && a->securebits == b->securebits;
+}
+
+/* Capabilities that the restorer would have to have and has not, by name. */
+static void lacking(struct ckpt_run *run, const Ckpt__Task__Thread *rec, uint64_t want,
+		    uint64_t have, const char *what)
+{
+	for (unsigned c = 0; c < 64; c++) {
+		char *name;
+
+		if (!(want & ~have & (1ULL << c)))
+			continue;
+		name = cap_to_name((cap_value_t)c);
+		ckpt_unmet(run, CKPT_EXIT_PRIVILEGE, "run ckpt with that capability",
+			   "task %u, thread %u: %s capability %s: ckpt has not got it", rec->id,
+			   rec->index, what, name ? name : "?");
+		cap_free(name);
+	}
+}
+
+int task_creds_plan(struct ckpt_run *run, const struct task_state *st,
+		    const Ckpt__Task__Thread *rec, struct ckpt_error *err)
+{
+	__attribute__((cleanup(task_creds_free))) struct task_creds mine = { 0 };
+	const Ckpt__Task__Credentials *c = rec->credentials;
+	int r;
+
+	if (!c || c->n_uids != 4 || c->n_gids != 4 || c->n_groups > MAX_GROUPS)
+		return TASK_BAD(err, "credentials: bad lists");
+	/* as the kernel keeps them (cap_capset(), cap_prctl_drop()) */
+	if ((c->effective & ~c->permitted) || (c->ambient & ~(c->permitted & c->inheritable)) ||
+	    (c->securebits & ~(SECURE_ALL_BITS | SECURE_ALL_LOCKS)))
+		return TASK_BAD(err, "credentials: capability sets contradict each other");
+	if (!task_saved(st, TASK_CREDS))
+		return 0;
+	r = own(&mine, err);
+	if (r < 0)
+		return r;
+	lacking(run, rec, c->permitted, mine.msg.permitted, "permitted");
+	lacking(run, rec, c->bounding, mine.msg.bounding, "bounding");
+	lacking(run, rec, c->inheritable, mine.msg.bounding | mine.msg.inheritable, "inheritable");
+	return 0;
+}
+
+static void set_caps(struct ckpt_script *s, uint64_t p, uint64_t e, uint64_t i)
+{
+	const struct __user_cap_header_struct head = { _LINUX_CAPABILITY_VERSION_3, 0 };
+	const struct __user_cap_data_struct data[2] = {
+		{ (uint32_t)e, (uint32_t)p, (uint32_t)i },
+		{ (uint32_t)(e >> 32), (uint32_t)(p >> 32), (uint32_t)(i >> 32) },
+	};
+
+	ckpt_script_add(s, SYS_capset, CKPT_IN(&head, sizeof(head)), CKPT_IN(data, sizeof(data)));
+}
+
+/*
+ * Groups and gids need the uid's privileges; the bounding set bounds what can be
+ * made inheritable; NO_SETUID_FIXUP keeps all sets over the change of uids; an
+ * ambient capability has to be permitted and inheritable when it is raised;
+ * lock bits come last but for giving up what sets them.
+ */
+void task_creds_script(struct ckpt_script *s, const Ckpt__Task__Credentials *c)
+{
+	const uint64_t keep = SECBIT_NO_SETUID_FIXUP | SECBIT_KEEP_CAPS;
+	struct task_creds mine = { 0 };
+	struct ckpt_error ignored = { 0 };
+	/* what ckpt's own set does not have need not be dropped */
+	bool known = own(&mine, &ignored) == 0;
+	uint64_t have = known ? mine.msg.permitted : c->permitted;
+	uint64_t bounded = known ? mine.msg.bounding : ~0ULL;
+
+	task_creds_free(&mine);
+	ckpt_script_add(s, SYS_setgroups, CKPT_C(c->n_groups),
+			CKPT_IN(c->groups, c->n_groups * sizeof(*c->groups)));
+	ckpt_script_add(s, SYS_setresgid, CKPT_C(c->gids[0]), CKPT_C(c->gids[1]),
+			CKPT_C(c->gids[2]));
+	ckpt_script_add(s, SYS_setfsgid, CKPT_C(c->gids[3]));
+	set_caps(s, have, have, c->inheritable);
+	for (unsigned cap = 0; cap < 64; cap++)
+		if (bounded & ~c->bounding & (1ULL << cap))
+			ckpt_script_add(s, SYS_prctl, CKPT_C(PR_CAPBSET_DROP), CKPT_C(cap),
+					CKPT_C(0), CKPT_C(0), CKPT_C(0));
+	ckpt_script_add(s, SYS_prctl, CKPT_C(PR_SET_SECUREBITS), CKPT_C(keep), CKPT_C(0), CKPT_C(0),
+			CKPT_C(0));
+	ckpt_script_add(s, SYS_setresuid, CKPT_C(c->uids[0]), CKPT_C(c->uids[1]),
+			CKPT_C(c->uids[2]));
+	ckpt_script_add(s, SYS_setfsuid, CKPT_C(c->uids[3]));
+	set_caps(s, have, have, c->inheritable);
+	ckpt_script_add(s, SYS_prctl, CKPT_C(PR_CAP_AMBIENT), CKPT_C(PR_CAP_AMBIENT_CLEAR_ALL),
+			CKPT_C(0), CKPT_C(0), CKPT_C(0));
+	for (unsigned cap = 0; cap < 64; cap++)
+		if (c->ambient & (1ULL << cap))
+			ckpt_script_add(s, SYS_prctl, CKPT_C(PR_CAP_AMBIENT),
+					CKPT_C(PR_CAP_AMBIENT_RAISE), CKPT_C(cap), CKPT_C(0),
+					CKPT_C(0));
+	ckpt_script_add(s, SYS_prctl, CKPT_C(PR_SET_SECUREBITS), CKPT_C(c->securebits), CKPT_C(0),
+			CKPT_C(0), CKPT_C(0));
+	set_caps(s, c->permitted, c->effective, c->inheritable);
+}

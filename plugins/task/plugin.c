@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT */
+/* The plugin task: registers, signals, credentials, timers, limits: what each thread and process
+ * is. */
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+
+#include "task.h"
+
+#define LIST(...) ((const char *const[]){ __VA_ARGS__, NULL })
+
+static const struct ckpt_record_type records[] = {
+	{ TASK_REC_SAVED, "saved", &ckpt__task__saved__descriptor },
+	{ TASK_REC_THREAD, "thread", &ckpt__task__thread__descriptor },
+	{ TASK_REC_PROCESS, "process", &ckpt__task__process__descriptor },
+	{ 0, NULL, NULL },
+};
+
+/* What moves by itself in a tree that runs, or comes back in other words. */
+static const struct ckpt_field_rule rules[] = {
+	{ "Thread", "registers", CKPT_EQ_VOLATILE },
+	{ "Thread", "xstate", CKPT_EQ_VOLATILE },
+	{ "Thread", "restarted", CKPT_EQ_VOLATILE },
+	{ "IntervalTimer", "value_us", CKPT_EQ_VOLATILE },
+	{ "PosixTimer", "value_ns", CKPT_EQ_VOLATILE },
+	{ NULL, NULL, CKPT_EQ_VOLATILE },
+};
+
+static const struct ckpt_step steps[] = {
+	{ CKPT_DUMP, "survey", "refuse what of a task's state cannot be saved", LIST("seized"),
+	  LIST("surveyed"), NULL, task_survey, NULL },
+	{ CKPT_DUMP | CKPT_VERIFY, "peek", "queued signals and rseq, by ptrace", LIST("seized"),
+	  LIST("surveyed"), NULL, task_peek, NULL },
+	{ CKPT_DUMP | CKPT_VERIFY, "collect", "save threads and processes", LIST("surveyed"),
+	  LIST("collected"), NULL, task_collect, NULL },
+	{ CKPT_RESTORE, "plan", "check values, privileges and processor", LIST("loaded"),
+	  LIST("planned"), NULL, task_plan, NULL },
+	{ CKPT_RESTORE, "process", "signal actions, timers, umask, cwd", LIST("threads-made"),
+	  LIST("sealed"), NULL, task_seal_process, NULL },
+	{ CKPT_RESTORE, "thread", "names, stacks, rseq, pending signals", LIST("task.process"),
+	  LIST("sealed"), NULL, task_seal_thread, NULL },
+	{ CKPT_RESTORE, "priority", "nice, scheduler, affinity, I/O priority", LIST("threads-made"),
+	  LIST("sealed"), LIST("task.thread"), task_seal_priority, NULL },
+	/* whoever needs a privileged task has to be done by now */
+	{ CKPT_RESTORE, "creds", "limits, ids and capabilities, dumpable",
+	  LIST("task.thread", "task.priority"), LIST("sealed"), LIST("pid.children-ns"),
+	  task_seal_creds, NULL },
+	{ CKPT_RESTORE, "final", "registers and signal masks", LIST("task.creds"), LIST("sealed"),
+	  NULL, task_seal_final, NULL },
+	{ 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL },
+};
+
+static int probe_xstate(struct ckpt_error *err)
+{
+	/* ckpt's code reads the enabled components with xgetbv */
+	if (__builtin_cpu_supports("avx") || __builtin_cpu_supports("sse4.2"))
+		return 0;
+	return ckpt_fail(err, ENOTSUP, "a processor without XSAVE");
+}
+
+static int probe_rseq(struct ckpt_error *err)
+{
+	/* an impossible length: EINVAL where the call is there */
+	if (syscall(SYS_rseq, NULL, 0, 0, 0) < 0 && errno != ENOSYS)
+		return 0;
+	return ckpt_fail_sys(err, ENOSYS, "rseq(2): programs that use it are refused");
+}
+
+static int probe_raise(struct ckpt_error *err)
+{
+	if (task_may_raise())
+		return 0;
+	ckpt_hint(err, "run ckpt with CAP_SYS_RESOURCE in the initial user namespace");
+	return ckpt_fail(err, EPERM,
+			 "hard limits above ckpt's own and a lower oom_score_adj are refused");
+}
+
+static const struct ckpt_need needs[] = {
+	{ "XSAVE", true, probe_xstate },
+	{ "rseq(2)", false, probe_rseq },
+	{ "CAP_SYS_RESOURCE", false, probe_raise },
+	{ NULL, false, NULL },
+};
+
+CKPT_PLUGIN{
+	CKPT_PLUGIN_HEADER,
+	.name = "task",
+	.version = "0.1.0",
+	.summary = "registers, signals, credentials, timers, limits of each thread and process",
+	.license = "MIT",
+	.features = task_features,
+	.records = records,
+	.rules = rules,
+	.steps = steps,
+	.needs = needs,
+	.state_free = task_state_free,
+};

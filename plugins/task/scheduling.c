@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: MIT */
+/* Nice value, policy, affinity, I/O priority: read and set from outside, by tid. */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+#include "task.h"
+
+#define IOPRIO_WHO_PROCESS 1
+#define FLAG_RESET_ON_FORK 1 /* in sched_attr */
+
+#define MAX_CPUS CKPT_ARRAY_SIZE(((struct task_sched *)NULL)->cpus)
+
+static int read_cpus(pid_t tid, uint32_t *cpus, size_t *n)
+{
+	uint8_t mask[MAX_CPUS / 8] = { 0 };
+	long len = syscall(SYS_sched_getaffinity, tid, sizeof(mask), mask);
+
+	if (len < 0)
+		return -errno;
+	*n = 0;
+	for (uint32_t c = 0; c < 8 * (uint32_t)len; c++)
+		if (mask[c / 8] >> (c % 8) & 1)
+			cpus[(*n)++] = c;
+	return 0;
+}
+
+static int read_all(pid_t tid, struct task_sched *out, struct ckpt_error *err)
+{
+	struct task_sched_attr attr = { .size = sizeof(attr) };
+	Ckpt__Task__Scheduling *m = &out->msg;
+	int nice, r;
+	long ioprio;
+
+	ckpt__task__scheduling__init(m);
+	if (syscall(SYS_sched_getattr, tid, &attr, sizeof(attr), 0) < 0)
+		return ckpt_fail_sys(err, errno, "thread %d: sched_getattr(2)", tid);
+	errno = 0;
+	nice = getpriority(PRIO_PROCESS, (id_t)tid);
+	if (errno)
+		return ckpt_fail_sys(err, errno, "thread %d: getpriority(2)", tid);
+	ioprio = syscall(SYS_ioprio_get, IOPRIO_WHO_PROCESS, tid);
+	if (ioprio < 0)
+		return ckpt_fail_sys(err, errno, "thread %d: ioprio_get(2)", tid);
+	r = read_cpus(tid, out->cpus, &m->n_cpus);
+	if (r < 0)
+		return ckpt_fail_sys(err, r, "thread %d: sched_getaffinity(2)", tid);
+	m->policy = attr.policy;
+	m->nice = nice;
+	m->priority = attr.priority;
+	m->flags = attr.flags & FLAG_RESET_ON_FORK;
+	m->cpus = out->cpus;
+	m->ioprio = (uint32_t)ioprio;
+	return 0;
+}
+
+int task_sched_read(struct ckpt_run *run, const struct ckpt_thread *th, struct task_sched *out,
+		    struct ckpt_error *err)
+{
+	struct task_sched mine;
+	Ckpt__Task__Scheduling *m = &out->msg;
+	int r = read_all(th->tid, out, err);
+
+	if (r == 0)
+		r = read_all(0, &mine, err);
+	if (r < 0)
+		return r;
+	if (m->nice != mine.msg.nice && !task_want(run, TASK_NICE, th->task, "nice value"))
+		m->nice = mine.msg.nice;
+	if ((m->policy != mine.msg.policy || m->priority != mine.msg.priority) &&
+	    !task_want(run, TASK_SCHED, th->task, "scheduling policy")) {
+		m->policy = mine.msg.policy;
+		m->priority = mine.msg.priority;
+		m->flags = 0;
+	}
+	if ((m->n_cpus != mine.msg.n_cpus ||
+	     memcmp(out->cpus, mine.cpus, m->n_cpus * sizeof(*m->cpus))) &&
+	    !task_want(run, TASK_AFFINITY, th->task, "CPU affinity"))
+		m->n_cpus = 0;
+	if (m->ioprio != mine.msg.ioprio && !task_want(run, TASK_IOPRIO, th->task, "I/O priority"))
+		m->ioprio = 0;
+	return 0;
+}
+
+int task_sched_plan(struct ckpt_run *run, const Ckpt__Task__Thread *rec, struct ckpt_error *err)
+{
+	const Ckpt__Task__Scheduling *m = rec->scheduling;
+	long cpus = sysconf(_SC_NPROCESSORS_CONF);
+	bool real_time, any = false;
+
+	if (!m || (m->policy > SCHED_BATCH && m->policy != SCHED_IDLE))
+		return TASK_BAD(err, "scheduling: no such policy");
+	real_time = m->policy == SCHED_FIFO || m->policy == SCHED_RR;
+	if (real_time ? m->priority < 1 || m->priority > 99 : m->priority != 0)
+		return TASK_BAD(err, "scheduling: priority %u", m->priority);
+	if (m->nice < -20 || m->nice > 19 || (m->flags & ~(uint64_t)FLAG_RESET_ON_FORK) ||
+	    m->ioprio > 0xffff)
+		return TASK_BAD(err, "scheduling: nice %d, flags %llu, I/O priority %#x", m->nice,
+				(unsigned long long)m->flags, m->ioprio);
+	for (size_t i = 0; i < m->n_cpus; i++) {
+		if (m->cpus[i] >= MAX_CPUS)
+			return TASK_BAD(err, "scheduling: CPU %u", m->cpus[i]);
+		any |= (long)m->cpus[i] < cpus;
+	}
+	if (m->n_cpus && !any)
+		ckpt_unmet(run, CKPT_EXIT_FAILED, "dump with --without task.affinity",
+			   "task %u, thread %u: none of the CPUs it is bound to exists here",
+			   rec->id, rec->index);
+	return 0;
+}
+
+int task_sched_set(const struct task_state *st, pid_t tid, const Ckpt__Task__Scheduling *m,
+		   struct ckpt_error *err)
+{
+	struct task_sched_attr attr = {
+		.size = sizeof(attr),
+		.policy = m->policy,
+		.flags = m->flags,
+		.nice = m->nice,
+		.priority = m->priority,
+	};
+	uint8_t mask[MAX_CPUS / 8] = { 0 };
+
+	for (size_t i = 0; i < m->n_cpus; i++)
+		mask[m->cpus[i] / 8] |= (uint8_t)(1U << (m->cpus[i] % 8));
+	if (setpriority(PRIO_PROCESS, (id_t)tid, m->nice) < 0)
+		return ckpt_fail_sys(err, errno, "thread %d: setpriority(2)", tid);
+	if (syscall(SYS_sched_setattr, tid, &attr, 0) < 0)
+		return ckpt_fail_sys(err, errno, "thread %d: sched_setattr(2)", tid);
+	if (m->n_cpus && syscall(SYS_sched_setaffinity, tid, sizeof(mask), mask) < 0)
+		return ckpt_fail_sys(err, errno, "thread %d: sched_setaffinity(2)", tid);
+	/* a thread without one of its own follows its nice value: leave it so */
+	if (m->ioprio && syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, tid, m->ioprio) < 0)
+		return ckpt_fail_sys(err, errno, "thread %d: ioprio_set(2)", tid);
+	return 0;
+}

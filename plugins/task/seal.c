@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: MIT */
+/* Give every thread its state back; privileges last, registers after them. */
+#include <fcntl.h>
+#include <linux/prctl.h>
+#include <stdio.h>
+#include <sys/personality.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+
+#include "task.h"
+
+#define US_PER_S 1000000LL
+
+typedef int (*thread_fn)(struct ckpt_run *run, struct ckpt_thread *th,
+			 const Ckpt__Task__Thread *rec, struct ckpt_error *err);
+typedef int (*process_fn)(struct ckpt_run *run, struct ckpt_task *t, const Ckpt__Task__Process *rec,
+			  struct ckpt_error *err);
+
+static int each_thread(struct ckpt_run *run, thread_fn fn, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < ckpt_record_count(run, "task.thread"); i++) {
+		const Ckpt__Task__Thread *rec = ckpt_record_at(run, "task.thread", i);
+		struct ckpt_task *t = ckpt_task_by_id(run, rec->id);
+
+		if (!t || rec->index >= t->n_threads)
+			return ckpt_fail(err, ESRCH, "task %u, thread %u was not made", rec->id,
+					 rec->index);
+		if (fn(run, t->threads[rec->index], rec, err) < 0)
+			return ckpt_wrap(err, "task %u, thread %u", rec->id, rec->index);
+	}
+	return 0;
+}
+
+static int each_process(struct ckpt_run *run, process_fn fn, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < ckpt_record_count(run, "task.process"); i++) {
+		const Ckpt__Task__Process *rec = ckpt_record_at(run, "task.process", i);
+		struct ckpt_task *t = ckpt_task_by_id(run, rec->id);
+
+		if (!t)
+			return ckpt_fail(err, ESRCH, "task %u was not made", rec->id);
+		if (fn(run, t, rec, err) < 0)
+			return ckpt_wrap(err, "task %u", rec->id);
+	}
+	return 0;
+}
+
+static void set_prctl(struct ckpt_script *s, int op, uint64_t a, uint64_t b)
+{
+	ckpt_script_add(s, SYS_prctl, CKPT_C(op), CKPT_C(a), CKPT_C(b), CKPT_C(0), CKPT_C(0));
+}
+
+/* ---- priorities: the privileges that count are ckpt's own ----------------------- */
+
+static int priority(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt__Task__Thread *rec,
+		    struct ckpt_error *err)
+{
+	return task_sched_set(ckpt_state(run), th->tid, rec->scheduling, err);
+}
+
+int task_seal_priority(struct ckpt_run *run, struct ckpt_error *err)
+{
+	return each_thread(run, priority, err);
+}
+
+/* ---- processes --------------------------------------------------------------------- */
+
+static int write_number(const struct ckpt_task *t, const char *name, long v, struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int fd = openat(t->procfd, name, O_WRONLY | O_CLOEXEC);
+
+	if (fd < 0 || dprintf(fd, "%ld", v) < 0)
+		return ckpt_fail_sys(err, errno, "/proc/%d/%s", t->pid, name);
+	return 0;
+}
+
+static void actions(struct ckpt_script *s, const Ckpt__Task__Process *rec)
+{
+	for (size_t i = 0; i < rec->n_actions; i++) {
+		const Ckpt__Task__Action *m = rec->actions[i];
+		const struct task_sigaction a = { m->handler, m->flags, m->restorer, m->mask };
+
+		ckpt_script_add(s, SYS_rt_sigaction, CKPT_C(m->signo), CKPT_IN(&a, sizeof(a)),
+				CKPT_C(0), CKPT_C(sizeof(a.mask)));
+	}
+}
+
+static void itimers(struct ckpt_script *s, const Ckpt__Task__Process *rec)
+{
+	for (size_t i = 0; i < rec->n_itimers; i++) {
+		const Ckpt__Task__IntervalTimer *m = rec->itimers[i];
+		const struct itimerval v = {
+			{ m->interval_us / US_PER_S, m->interval_us % US_PER_S },
+			{ m->value_us / US_PER_S, m->value_us % US_PER_S },
+		};
+
+		ckpt_script_add(s, SYS_setitimer, CKPT_C(m->which), CKPT_IN(&v, sizeof(v)),
+				CKPT_C(0));
+	}
+}
+
+/*
+ * Queued by the thread itself, which alone may give any si_code; numbers are those
+ * of its own pid namespace, so it asks for them. All signals are blocked meanwhile.
+ */
+static void queue(struct ckpt_script *s, Ckpt__Task__Signal *const *list, size_t n, bool shared)
+{
+	int pid, tid;
+
+	if (!n)
+		return;
+	pid = ckpt_script_add0(s, SYS_getpid);
+	tid = ckpt_script_add0(s, SYS_gettid);
+	for (size_t i = 0; i < n; i++) {
+		const Ckpt__Task__Signal *m = list[i];
+
+		if (shared)
+			ckpt_script_add(s, SYS_rt_sigqueueinfo, CKPT_R(pid), CKPT_C(m->signo),
+					CKPT_IN(m->info.data, m->info.len));
+		else
+			ckpt_script_add(s, SYS_rt_tgsigqueueinfo, CKPT_R(pid), CKPT_R(tid),
+					CKPT_C(m->signo), CKPT_IN(m->info.data, m->info.len));
+	}
+}
+
+static int process(struct ckpt_run *run, struct ckpt_task *t, const Ckpt__Task__Process *rec,
+		   struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "task.process");
+	const struct task_state *st = ckpt_state(run);
+	int r = 0;
+
+	actions(s, rec);
+	if (task_saved(st, TASK_UMASK))
+		ckpt_script_add(s, SYS_umask, CKPT_C(rec->umask));
+	if (task_saved(st, TASK_CWD))
+		ckpt_script_add(s, SYS_chdir, CKPT_STR(rec->cwd));
+	if (rec->thp_disabled)
+		set_prctl(s, PR_SET_THP_DISABLE, 1, 0);
+	queue(s, rec->pending, rec->n_pending, true);
+	itimers(s, rec);
+	r = ckpt_script_run(s, t->threads[0], err);
+	if (r == 0)
+		r = task_timers_set(run, t, rec, err);
+	if (r == 0 && task_saved(st, TASK_COREDUMP))
+		r = write_number(t, "coredump_filter", (long)rec->coredump_filter, err);
+	if (r == 0 && task_saved(st, TASK_OOM))
+		r = write_number(t, "oom_score_adj", rec->oom_score_adj, err);
+	return r;
+}
+
+int task_seal_process(struct ckpt_run *run, struct ckpt_error *err)
+{
+	return each_process(run, process, err);
+}
+
+/* ---- threads ------------------------------------------------------------------------ */
+
+static void speculation(struct ckpt_script *s, const Ckpt__Task__Thread *rec)
+{
+	static const unsigned which[] = {
+		PR_SPEC_STORE_BYPASS,
+		PR_SPEC_INDIRECT_BRANCH,
+		PR_SPEC_L1D_FLUSH,
+	};
+	const uint32_t settings = PR_SPEC_DISABLE | PR_SPEC_FORCE_DISABLE | PR_SPEC_DISABLE_NOEXEC;
+
+	for (size_t i = 0; i < rec->n_speculation; i++)
+		if ((rec->speculation[i] & PR_SPEC_PRCTL) && (rec->speculation[i] & settings))
+			set_prctl(s, PR_SET_SPECULATION_CTRL, which[i],
+				  rec->speculation[i] & settings);
+}
+
+static int thread(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt__Task__Thread *rec,
+		  struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "task.thread");
+	const struct task_state *st = ckpt_state(run);
+
+	if (task_saved(st, TASK_COMM))
+		ckpt_script_add(s, SYS_prctl, CKPT_C(PR_SET_NAME), CKPT_STR(rec->comm));
+	if (rec->altstack) {
+		const struct task_stack a = {
+			.sp = rec->altstack->sp,
+			.flags = rec->altstack->flags,
+			.size = rec->altstack->size,
+		};
+
+		ckpt_script_add(s, SYS_sigaltstack, CKPT_IN(&a, sizeof(a)), CKPT_C(0));
+	}
+	if (rec->rseq)
+		ckpt_script_add(s, SYS_rseq, CKPT_C(rec->rseq->address), CKPT_C(rec->rseq->size),
+				CKPT_C(0), CKPT_C(rec->rseq->signature));
+	if (rec->robust_list)
+		ckpt_script_add(s, SYS_set_robust_list, CKPT_C(rec->robust_list),
+				CKPT_C(3 * sizeof(uint64_t)));
+	if (task_saved(st, TASK_CLEAR_TID))
+		ckpt_script_add(s, SYS_set_tid_address, CKPT_C(rec->clear_tid));
+	if (rec->timer_slack)
+		set_prctl(s, PR_SET_TIMERSLACK, rec->timer_slack, 0);
+	if (task_saved(st, TASK_PERSONALITY))
+		ckpt_script_add(s, SYS_personality, CKPT_C(rec->personality));
+	speculation(s, rec);
+	queue(s, rec->pending, rec->n_pending, false);
+	return ckpt_script_run(s, th, err);
+}
+
+int task_seal_thread(struct ckpt_run *run, struct ckpt_error *err)
+{
+	return each_thread(run, thread, err);
+}
+
+/* ---- privileges ----------------------------------------------------------------------- */
+
+/* After everything that could hit them: queued signals, open files. */
+static int limits(struct ckpt_run *run, struct ckpt_task *t, const Ckpt__Task__Process *rec,
+		  struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "task.limits");
+
+	task_limits_script(s, rec);
+	return rec->n_limits ? ckpt_script_run(s, t->threads[0], err) : 0;
+}
+
+static int creds(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt__Task__Thread *rec,
+		 struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "task.creds");
+
+	if (task_saved(ckpt_state(run), TASK_CREDS))
+		task_creds_script(s, rec->credentials);
+	if (rec->credentials->no_new_privs)
+		set_prctl(s, PR_SET_NO_NEW_PRIVS, 1, 0);
+	/* a change of ids forgets it */
+	set_prctl(s, PR_SET_PDEATHSIG, rec->pdeath_signal, 0);
+	return ckpt_script_run(s, th, err);
+}
+
+/* Each change of ids in any thread resets it, so it comes after all of them. */
+static int dumpable(struct ckpt_run *run, struct ckpt_task *t, const Ckpt__Task__Process *rec,
+		    struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "task.dumpable");
+
+	set_prctl(s, PR_SET_DUMPABLE, rec->dumpable, 0);
+	return ckpt_script_run(s, t->threads[0], err);
+}
+
+int task_seal_creds(struct ckpt_run *run, struct ckpt_error *err)
+{
+	int r = each_process(run, limits, err);
+
+	if (r == 0)
+		r = each_thread(run, creds, err);
+	return r < 0 ? r : each_process(run, dumpable, err);
+}
+
+/* ---- registers ------------------------------------------------------------------------- */
+
+static bool deliverable(Ckpt__Task__Signal *const *list, size_t n, uint64_t sigmask)
+{
+	for (size_t i = 0; i < n; i++)
+		if (!(sigmask >> (list[i]->signo - 1) & 1))
+			return true;
+	return false;
+}
+
+static const Ckpt__Task__Process *process_of(struct ckpt_run *run, uint32_t id)
+{
+	for (size_t i = 0; i < ckpt_record_count(run, "task.process"); i++) {
+		const Ckpt__Task__Process *p = ckpt_record_at(run, "task.process", i);
+
+		if (p->id == id)
+			return p;
+	}
+	return NULL;
+}
+
+static int final(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt__Task__Thread *rec,
+		 struct ckpt_error *err)
+{
+	const Ckpt__Task__Process *p = process_of(run, rec->id);
+	struct ckpt_final f = {
+		.sigmask = rec->sigmask,
+		.xstate = rec->xstate.len ? rec->xstate.data : NULL,
+		.xstate_len = rec->xstate.len,
+		.stop_signal = rec->index == 0 ? (int)p->stop_signal : 0,
+	};
+
+	TASK_COPY_REGS(&f.regs, rec->registers);
+	task_restart(&f.regs, rec->restarted,
+		     deliverable(rec->pending, rec->n_pending, rec->sigmask) ||
+			     deliverable(p->pending, p->n_pending, rec->sigmask));
+	return ckpt_set_final(th, &f, err);
+}
+
+int task_seal_final(struct ckpt_run *run, struct ckpt_error *err)
+{
+	return each_thread(run, final, err);
+}

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: MIT */
+/* Inside the plugin task. */
+#ifndef PLUGIN_TASK_H
+#define PLUGIN_TASK_H
+
+#include <signal.h>
+
+#include <ckpt/plugin.h>
+
+#include "task.pb-c.h"
+
+enum { TASK_REC_SAVED = 1, TASK_REC_THREAD = 2, TASK_REC_PROCESS = 3 };
+
+/* The features, as indexes into the table and bits of masks. */
+enum task_feature {
+	TASK_XSTATE,
+	TASK_ACTIONS,
+	TASK_PENDING,
+	TASK_ALTSTACK,
+	TASK_RSEQ,
+	TASK_ROBUST,
+	TASK_CLEAR_TID,
+	TASK_ITIMERS,
+	TASK_TIMERS,
+	TASK_COMM,
+	TASK_CREDS,
+	TASK_NNP,
+	TASK_DUMPABLE,
+	TASK_PDEATH,
+	TASK_NICE,
+	TASK_SCHED,
+	TASK_AFFINITY,
+	TASK_IOPRIO,
+	TASK_OOM,
+	TASK_LIMITS,
+	TASK_UMASK,
+	TASK_CWD,
+	TASK_PERSONALITY,
+	TASK_TIMERSLACK,
+	TASK_THP,
+	TASK_SPECULATION,
+	TASK_COREDUMP,
+	TASK_STOPPED,
+	TASK_N_FEATURES
+};
+extern const struct ckpt_feature task_features[TASK_N_FEATURES + 1];
+
+#define TASK_N_SIGNALS 64
+#define TASK_N_LIMITS  16
+
+/* Kernel structures that libc has no type for. */
+struct task_sigaction {
+	uint64_t handler, flags, restorer, mask;
+};
+struct task_stack {
+	uint64_t sp;
+	uint32_t flags, pad;
+	uint64_t size;
+};
+struct task_rseq {
+	uint64_t address;
+	uint32_t size, signature, flags, pad;
+};
+struct task_sched_attr {
+	uint32_t size, policy;
+	uint64_t flags;
+	int32_t nice;
+	uint32_t priority;
+	uint64_t runtime, deadline, period;
+	uint32_t util_min, util_max;
+};
+
+/* What only ptrace shows, of one thread: taken before the agents go in. */
+struct task_peek {
+	pid_t tid;
+	struct task_rseq rseq;
+	uint32_t restarted;
+	siginfo_t *own, *shared; /* shared: with the leader only */
+	size_t n_own, n_shared;
+	bool stop; /* a SIGSTOP is on its way: it cannot be blocked, so it cannot be queued again */
+};
+
+struct task_state {
+	struct task_peek *peeks;
+	size_t n_peeks;
+	uint64_t saved; /* restore: mask of features in the image */
+};
+
+/* The run's state, made on first use; NULL if out of memory. */
+struct task_state *task_state(struct ckpt_run *run, struct ckpt_error *err);
+void task_state_free(void *state);
+const struct task_peek *task_peeked(const struct task_state *st, pid_t tid);
+bool task_saved(const struct task_state *st, enum task_feature f);
+
+/*
+ * Shall this piece of state, which the object has, go into the image? Refuses by
+ * name if its feature is off.
+ */
+bool task_want(struct ckpt_run *run, enum task_feature f, const struct ckpt_task *t,
+	       const char *object);
+/* An error that only says that the task has gone, in a tree that is not stopped. */
+bool task_gone(const struct ckpt_run *run, int r);
+void task_path(char *buf, size_t size, const struct ckpt_thread *th, const char *what);
+int task_signals(siginfo_t *infos, size_t n, Ckpt__Task__Signal **recs, Ckpt__Task__Signal ***list,
+		 struct ckpt_error *err);
+int task_refuse(struct ckpt_run *run, const struct ckpt_task *t, const char *feature,
+		const char *object, const char *reason, const char *hint);
+
+/* ---- pieces, each with its way in and out ------------------------------------- */
+
+/* credentials.c */
+struct task_creds {
+	Ckpt__Task__Credentials msg;
+	uint32_t uids[4], gids[4];
+	uint32_t *groups;
+};
+int task_creds_read(const char *status, uint32_t securebits, struct task_creds *out,
+		    struct ckpt_error *err);
+void task_creds_free(struct task_creds *c);
+/* Would a task of this restore have the same without being told? */
+bool task_creds_is_own(const struct task_creds *c);
+int task_creds_plan(struct ckpt_run *run, const struct task_state *st,
+		    const Ckpt__Task__Thread *rec, struct ckpt_error *err);
+void task_creds_script(struct ckpt_script *s, const Ckpt__Task__Credentials *c);
+
+/* scheduling.c */
+struct task_sched {
+	Ckpt__Task__Scheduling msg;
+	uint32_t cpus[1024];
+};
+int task_sched_read(struct ckpt_run *run, const struct ckpt_thread *th, struct task_sched *out,
+		    struct ckpt_error *err);
+int task_sched_plan(struct ckpt_run *run, const Ckpt__Task__Thread *rec, struct ckpt_error *err);
+int task_sched_set(const struct task_state *st, pid_t tid, const Ckpt__Task__Scheduling *m,
+		   struct ckpt_error *err);
+
+/* limits.c */
+int task_limits_read(struct ckpt_run *run, const struct ckpt_task *t, Ckpt__Task__Limit *limits,
+		     size_t *n, struct ckpt_error *err);
+int task_limits_plan(struct ckpt_run *run, const Ckpt__Task__Process *rec, struct ckpt_error *err);
+/* May we raise hard limits and lower oom_score_adj? */
+bool task_may_raise(void);
+void task_limits_script(struct ckpt_script *s, const Ckpt__Task__Process *rec);
+
+/* timers.c */
+int task_timers_read(struct ckpt_run *run, const struct ckpt_task *t, Ckpt__Task__PosixTimer **list,
+		     size_t *n, struct ckpt_error *err);
+int task_timers_plan(struct ckpt_run *run, const Ckpt__Task__Process *rec, struct ckpt_error *err);
+int task_timers_set(struct ckpt_run *run, struct ckpt_task *t, const Ckpt__Task__Process *rec,
+		    struct ckpt_error *err);
+
+/* restart.c: what a copy must do where the kernel would restart a call of the original */
+uint32_t task_restarted(const struct ckpt_thread *th);
+bool task_restart_known(uint32_t restarted);
+void task_restart(struct user_regs_struct *regs, uint32_t restarted, bool signal);
+
+/* Between a message and struct user_regs_struct, either way: the fields have the same names. */
+#define TASK_COPY_REGS(to, from)                                                           \
+	do {                                                                               \
+		(to)->r15 = (from)->r15, (to)->r14 = (from)->r14, (to)->r13 = (from)->r13; \
+		(to)->r12 = (from)->r12, (to)->rbp = (from)->rbp, (to)->rbx = (from)->rbx; \
+		(to)->r11 = (from)->r11, (to)->r10 = (from)->r10, (to)->r9 = (from)->r9;   \
+		(to)->r8 = (from)->r8, (to)->rax = (from)->rax, (to)->rcx = (from)->rcx;   \
+		(to)->rdx = (from)->rdx, (to)->rsi = (from)->rsi, (to)->rdi = (from)->rdi; \
+		(to)->orig_rax = (from)->orig_rax, (to)->rip = (from)->rip;                \
+		(to)->cs = (from)->cs, (to)->eflags = (from)->eflags;                      \
+		(to)->rsp = (from)->rsp, (to)->ss = (from)->ss;                            \
+		(to)->fs_base = (from)->fs_base, (to)->gs_base = (from)->gs_base;          \
+		(to)->ds = (from)->ds, (to)->es = (from)->es, (to)->fs = (from)->fs;       \
+		(to)->gs = (from)->gs;                                                     \
+	} while (0)
+
+/* ---- steps ------------------------------------------------------------------------ */
+
+int task_survey(struct ckpt_run *run, struct ckpt_error *err);
+int task_peek(struct ckpt_run *run, struct ckpt_error *err);
+int task_collect(struct ckpt_run *run, struct ckpt_error *err);
+int task_collect_process(struct ckpt_run *run, const struct ckpt_task *t, struct ckpt_error *err);
+int task_plan(struct ckpt_run *run, struct ckpt_error *err);
+int task_seal_priority(struct ckpt_run *run, struct ckpt_error *err);
+int task_seal_process(struct ckpt_run *run, struct ckpt_error *err);
+int task_seal_thread(struct ckpt_run *run, struct ckpt_error *err);
+int task_seal_creds(struct ckpt_run *run, struct ckpt_error *err);
+int task_seal_final(struct ckpt_run *run, struct ckpt_error *err);
+
+#define TASK_BAD(err, ...) ckpt_fail_as((err), CKPT_EXIT_IMAGE, EBADMSG, __VA_ARGS__)
+
+#endif
