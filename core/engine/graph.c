@@ -81,7 +81,6 @@ static int missing(const struct graph *g, const struct plugin_set *ps, const str
 {
 	CKPT_AUTO_FREE const char **names = calloc(g->n + 1, sizeof(*names));
 	const char *dot = strchr(name, '.'), *near;
-	const char *run = run_kind_name(g->kind);
 
 	if (!names)
 		return fail_nomem(err);
@@ -100,14 +99,11 @@ static int missing(const struct graph *g, const struct plugin_set *ps, const str
 		names[i] = g->nodes[i].name;
 	near = text_nearest(name, names, g->n);
 	ckpt_fail(err, ENOENT,
-		  "%s: step %s of plugin %s (%s) must run %s %s, and no such step or milestone "
-		  "exists",
-		  run, n->name, n->plugin->name, n->plugin->path, edge, name);
+		  "step %s of plugin %s (%s) must run %s %s, and no such step or milestone exists",
+		  n->name, n->plugin->name, n->plugin->path, edge, name);
 	if (near)
 		return ckpt_hint(err, "did you mean '%s'?", near);
-	return ckpt_hint(
-		err, "a plugin that it builds on is not there; see: ckpt plugins, ckpt graph %s",
-		run);
+	return ckpt_hint(err, "a plugin that it builds on may be missing; see: ckpt plugins");
 }
 
 static int add_list(struct graph *g, const struct plugin_set *ps, size_t self,
