@@ -32,7 +32,6 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 static int fds_at_start;
@@ -213,8 +212,7 @@ static void epoll_stale(void)
 	struct epoll_event event = { .events = EPOLLIN };
 	int ends[2], epoll = MUST(epoll_create1(0));
 	MUST(pipe(ends));
-	int kept = MUST(dup(ends[0]));
-	(void)kept;
+	MUST(dup(ends[0]));
 	MUST(epoll_ctl(epoll, EPOLL_CTL_ADD, ends[0], &event));
 	close(ends[0]);
 }
@@ -325,13 +323,6 @@ static void pipe_outside(void)
 	close(ends[0]);
 }
 
-static void posix_timer(void)
-{
-	timer_t timer;
-	struct sigevent event = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGRTMIN };
-	MUST(timer_create(CLOCK_MONOTONIC, &event, &timer));
-}
-
 static int sleeping_child(void *unused)
 {
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -403,7 +394,7 @@ static const struct mode {
 	{ "path-fd", path_fd, "O_PATH" },
 	{ "message-queue", message_queue, "(mqueue|message queue)" },
 	{ "owner", owner, "(F_SETOWN|owner)" },
-	{ "epoll-stale", epoll_stale, "epoll" },
+	{ "epoll-stale", epoll_stale, "(epoll|eventpoll)" },
 	{ "sysv-shm", sysv_shm, "(SYSV|System V|sysv)" },
 	{ "seccomp", seccomp, "seccomp" },
 	{ "net-namespace", net_namespace, "net(work)? namespace" },
@@ -414,7 +405,6 @@ static const struct mode {
 	{ "cgroup-namespace", cgroup_namespace, "cgroup namespace" },
 	{ "tracee", tracee, "(trace|ptrace)" },
 	{ "pipe-outside", pipe_outside, "pipe" },
-	{ "posix-timer", posix_timer, "(POSIX|posix|timer)" },
 	{ "shared-files", shared_files, "(CLONE_FILES|descriptor table|share)" },
 	{ "shared-fs", shared_fs, "(CLONE_FS|share)" },
 	{ "shared-memory", shared_memory, "(CLONE_VM|address space|share|memory)" },
