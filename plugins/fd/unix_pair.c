@@ -60,6 +60,15 @@ static int refuse_peer(struct ckpt_run *run, const struct ckpt_fd_found *f, uint
 	return fd_refuse(run, f, "external", reason, "dump a tree that includes the other end");
 }
 
+/* Any look at messages takes the error away; a stream's bytes can be counted first. */
+static bool has_error(int fd)
+{
+	struct pollfd p = { .fd = fd };
+
+	return fd_socket_int(fd, SOL_SOCKET, SO_TYPE) != SOCK_STREAM && poll(&p, 1, 0) == 1 &&
+	       p.revents & POLLERR;
+}
+
 static int unix_pair_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			    struct ckpt_error *err)
 {
@@ -79,6 +88,10 @@ static int unix_pair_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 				 "unix_diag is needed");
 	if (d->peer && !fd_files_of(st, f->st.st_dev, d->peer, &files))
 		return refuse_peer(run, f, d->peer, err);
+	if (has_error(f->fd))
+		return fd_refuse(run, f, "socket-error",
+				 "an error waits to be reported, which hides the queue behind it",
+				 "let the program receive it before the dump");
 	if (!fd_info_u64(f->fdinfo, "scm_fds", 10, &in_flight) && in_flight)
 		return fd_refuse(run, f, "scm-rights", "descriptors wait in its queue (SCM_RIGHTS)",
 				 "try again when the program has received them");

@@ -7,6 +7,7 @@
 #include "internal.h"
 
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 /* of one socket: a record must hold it */
@@ -21,8 +22,8 @@ struct reader {
 	bool eof_is_end;
 	uint8_t *buf;
 	size_t size;
-	int off;
-	size_t total, cap;
+	int off, avail;
+	size_t cap;
 };
 
 /*
@@ -145,12 +146,12 @@ static int read_message(struct ckpt_run *run, struct reader *q, Ckpt__Fd__UnixEn
 	if ((size_t)len > q->size)
 		return grow(q, (size_t)len, err);
 	q->off += (int)len;
-	q->total += (size_t)len;
-	if (q->total > QUEUE_MAX)
+	if ((unsigned)q->off > QUEUE_MAX)
 		return ckpt_fail(err, EFBIG, "the socket's queue holds more than ckpt saves");
 	if (add_message(run, q, end, (size_t)len, has_cred ? &cred : NULL))
 		return ckpt_fail(err, ENOMEM, "out of memory");
-	return 1;
+	/* beyond the last byte of a stream there may be an error that looking takes away */
+	return q->type != SOCK_STREAM || q->off < q->avail;
 }
 
 int fd_queue_read(struct ckpt_run *run, int fd, int type, Ckpt__Fd__UnixEnd *end,
@@ -160,9 +161,9 @@ int fd_queue_read(struct ckpt_run *run, int fd, int type, Ckpt__Fd__UnixEnd *end
 	struct reader q = { .fd = fd, .type = type, .size = 64 * 1024 };
 	int before = fd_socket_int(fd, SOL_SOCKET, SO_PEEK_OFF), r = 1;
 
-	if (poll(&p, 1, 0) < 0)
-		return ckpt_fail_sys(err, errno, "poll(2)");
-	if (!(p.revents & POLLIN))
+	if (poll(&p, 1, 0) < 0 || ioctl(fd, FIONREAD, &q.avail))
+		return ckpt_fail_sys(err, errno, "looking for queued data");
+	if (type == SOCK_STREAM ? !q.avail : !(p.revents & POLLIN))
 		return 0;
 	/* a stream ends with 0; so does a shut-down seqpacket, but for others it is a message */
 	q.eof_is_end = type == SOCK_STREAM || (type == SOCK_SEQPACKET && end->shutdown & 1);
