@@ -103,23 +103,22 @@ static int fill_exit(struct ckpt_agent *a, const struct gadgets *g, bool last,
 		     struct ckpt_error *err)
 {
 	struct agent_exit *x = &a->seat->exit;
-	CKPT_AUTO_FREE void *xstate = NULL;
-	ssize_t len = ckpt_get_xstate(a->th, &xstate, err);
+	int r = read_xstate(a, err);
 
-	if (len < 0)
-		return (int)len;
-	if (sizeof(struct agent_seat) + FRAME_CONTEXT_SIZE + (size_t)len + 16 > a->seg->seat_size)
-		return ckpt_fail(err, E2BIG, "thread %d: extended state of %zd bytes",
-				 (int)a->th->tid, len);
+	if (r)
+		return r;
+	if (sizeof(struct agent_seat) + FRAME_CONTEXT_SIZE + a->xstate_len + 16 > a->seg->seat_size)
+		return ckpt_fail(err, E2BIG, "thread %d: extended state of %zu bytes",
+				 (int)a->th->tid, a->xstate_len);
 	x->sp = a->th->regs.rsp;
 	x->gadget = g->syscall_ret;
 	x->sigreturn = g->sigreturn;
 	x->pop_rax = g->pop_rax;
 	x->uc_len = FRAME_CONTEXT_SIZE;
 	x->uc_fpstate = FRAME_FPSTATE_AT;
-	x->fp_len = (uint32_t)len + FRAME_XSTATE_EXTRA;
+	x->fp_len = (uint32_t)a->xstate_len + FRAME_XSTATE_EXTRA;
 	x->last = last;
-	frame_fill(a->seat->frame, a->th, xstate, (size_t)len);
+	frame_fill(a->seat->frame, a->th, a->xstate, a->xstate_len);
 	return 0;
 }
 

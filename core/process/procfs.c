@@ -146,15 +146,34 @@ int ckpt_kcmp(const struct ckpt_task *a, const struct ckpt_task *b, int type)
 
 #define XSTATE_MAX (64u << 10)
 
-ssize_t ckpt_get_xstate(const struct ckpt_thread *th, void **out, struct ckpt_error *err)
+int read_xstate(struct ckpt_agent *a, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE void *buf = malloc(XSTATE_MAX);
 	struct iovec io = { buf, XSTATE_MAX };
 
 	if (!buf)
 		return ckpt_fail_sys(err, ENOMEM, "extended state");
-	if (ptrace(PTRACE_GETREGSET, th->tid, NT_X86_XSTATE, &io))
-		return ckpt_fail_sys(err, errno, "thread %d: extended state", (int)th->tid);
-	*out = ckpt_steal_ptr(&buf);
-	return (ssize_t)io.iov_len;
+	if (ptrace(PTRACE_GETREGSET, a->th->tid, NT_X86_XSTATE, &io))
+		return ckpt_fail_sys(err, errno, "thread %d: extended state", (int)a->th->tid);
+	free(a->xstate);
+	a->xstate = malloc(io.iov_len);
+	if (!a->xstate)
+		return ckpt_fail_sys(err, ENOMEM, "extended state");
+	memcpy(a->xstate, buf, io.iov_len);
+	a->xstate_len = io.iov_len;
+	return 0;
+}
+
+ssize_t ckpt_get_xstate(const struct ckpt_thread *th, void **out, struct ckpt_error *err)
+{
+	struct ckpt_agent *a = th->agent;
+	int r = a->xstate ? 0 : read_xstate(a, err);
+
+	if (r)
+		return r;
+	*out = malloc(a->xstate_len);
+	if (!*out)
+		return ckpt_fail_sys(err, ENOMEM, "extended state");
+	memcpy(*out, a->xstate, a->xstate_len);
+	return (ssize_t)a->xstate_len;
 }

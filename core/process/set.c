@@ -45,6 +45,7 @@ static void task_free(struct task_node *t)
 		if (a->final)
 			free((void *)a->final->xstate);
 		free(a->final);
+		free(a->xstate);
 		free(a);
 		free(t->pub.threads[i]);
 	}

@@ -30,6 +30,8 @@ struct ckpt_agent {
 	struct agent_seat *seat; /* engine's address; while seated */
 	uint64_t seat_addr;	 /* task's address of it */
 	uint32_t seq;
+	void *xstate; /* dump: its own, read before the agent came; owned */
+	size_t xstate_len;
 	struct ckpt_final *final; /* restore; owned */
 };
 
@@ -92,6 +94,10 @@ int interrupt_and_wait(struct ckpt_agent *a, bool from_stop, int timeout_ms,
 
 /* One system call by single step over the instruction at regs->rip; regs afterwards. */
 int step_syscall(struct ckpt_agent *a, struct user_regs_struct *regs, struct ckpt_error *err);
+
+/* procfs.c */
+/* Read the extended state of a stopped thread into a->xstate. */
+int read_xstate(struct ckpt_agent *a, struct ckpt_error *err);
 
 /* rollback.c */
 /* Make the registers of a just stopped thread those at which it shall go on. */
