@@ -289,12 +289,13 @@ static int one(struct survey *s, const struct ckpt_task *t, struct ckpt_error *e
 
 	if (r == 0)
 		r = family(s, t, err);
-	if (r == 0)
-		r = cgroups(s, t, err);
+	/* a zombie has left its cgroups */
 	if (t->zombie) {
 		ckpt_refuse_off(s->run, "zombies", t, "zombie");
 		return r;
 	}
+	if (r == 0)
+		r = cgroups(s, t, err);
 	if (r == 0)
 		r = shared_namespaces(s, t, err);
 	if (r == 0)
