@@ -181,7 +181,7 @@ def queue_length(fd):
 
 def fdinfo_details(text):
     """The lines of an fdinfo that are state."""
-    drop = ("mnt_id", "ino", "eventfd-id", "it_value", "scm_fds", "NSpid")
+    drop = ("mnt_id", "ino", "eventfd-id", "it_value", "ticks", "scm_fds", "NSpid")
     lines = []
     for line in text.splitlines():
         key, _, value = line.partition(":")
