@@ -72,7 +72,7 @@ int frame_write(struct frame_writer *fw, uint32_t number, const ProtobufCMessage
 		struct ckpt_error *err)
 {
 	size_t len = protobuf_c_message_get_packed_size(msg);
-	uint8_t *payload;
+	uint8_t *payload = NULL;
 	int r;
 
 	if (len > IMAGE_PAYLOAD_MAX)
@@ -89,7 +89,7 @@ int frame_write(struct frame_writer *fw, uint32_t number, const ProtobufCMessage
 int frame_write_end(struct frame_writer *fw, struct ckpt_error *err)
 {
 	const uint64_t count = htole64(fw->seq);
-	uint8_t *payload;
+	uint8_t *payload = NULL;
 	int r = reserve(fw, sizeof(count), &payload, err);
 
 	if (r < 0)
