@@ -64,6 +64,13 @@ struct cli_command {
 extern const struct cli_command cli_commands[CLI_N_COMMANDS];
 extern const struct cli_option cli_globals[]; /* name == NULL ends */
 
+struct cli_exit {
+	int code;
+	const char *meaning;
+};
+
+extern const struct cli_exit cli_exits[]; /* meaning == NULL ends */
+
 /* What the command line said. */
 struct cli {
 	enum cli_id id;

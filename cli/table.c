@@ -86,3 +86,15 @@ const struct cli_command cli_commands[CLI_N_COMMANDS] = {
 	[CLI_GRAPH] = { "graph", "dump|restore|verify", 1, graph_kinds,
 			"show the order of steps, and why", graph_options, false, false },
 };
+
+const struct cli_exit cli_exits[] = {
+	{ 0, "done" },
+	{ 1, "failed, the tree is unharmed" },
+	{ 2, "usage: bad command line or configuration" },
+	{ 3, "refused: state that is not supported, or its plugin is off; nothing was touched" },
+	{ 4, "the image is bad or incompatible" },
+	{ 5, "a privilege or kernel feature is missing" },
+	{ 6, "failed, and the original could not be resumed" },
+	{ 7, "differences were found" },
+	{ 0, NULL },
+};
