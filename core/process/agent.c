@@ -134,15 +134,27 @@ static struct user_regs_struct loop_regs(const struct ckpt_agent *a,
 	return r;
 }
 
-int agent_enter(struct ckpt_agent *a, const struct user_regs_struct *regs, struct ckpt_error *err)
+/*
+ * Registers before mask: a thread that goes on with all signals blocked must
+ * already be on its way to the agent, which gives the mask back when it leaves.
+ */
+static int go(struct ckpt_agent *a, const struct user_regs_struct *regs, struct ckpt_error *err)
 {
-	struct user_regs_struct r = loop_regs(a, regs);
+	const uint64_t all = ~0ULL;
 
-	if (ptrace(PTRACE_SETREGS, a->th->tid, NULL, &r) ||
+	if (ptrace(PTRACE_SETREGS, a->th->tid, NULL, regs) ||
+	    ptrace(PTRACE_SETSIGMASK, a->th->tid, sizeof(all), &all) ||
 	    ptrace(PTRACE_CONT, a->th->tid, NULL, 0L))
 		return ckpt_fail_sys(err, errno, "thread %d: entering the agent", (int)a->th->tid);
 	a->state = THREAD_SEATED;
 	return 0;
+}
+
+int agent_enter(struct ckpt_agent *a, const struct user_regs_struct *regs, struct ckpt_error *err)
+{
+	struct user_regs_struct r = loop_regs(a, regs);
+
+	return go(a, &r, err);
 }
 
 /*
@@ -165,10 +177,7 @@ static int enter_by_shmat(struct ckpt_agent *a, int mem, const struct gadgets *g
 	r.rdi = (uint64_t)a->seg->shmid;
 	r.rsi = a->seg->addr;
 	r.rdx = SHM_EXEC;
-	if (ptrace(PTRACE_SETREGS, tid, NULL, &r) || ptrace(PTRACE_CONT, tid, NULL, 0L))
-		return ckpt_fail_sys(err, errno, "thread %d: mapping the agent", (int)tid);
-	a->state = THREAD_SEATED;
-	return 0;
+	return go(a, &r, err);
 }
 
 /* Undo an entry that ended in a fault, before the agent was reached. */

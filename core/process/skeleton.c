@@ -68,9 +68,11 @@ static void __attribute__((noreturn)) become_stub(int go, int stub, int pidfd, i
 	if (read(go, &c, 1) != 1)
 		_exit(127);
 	syscall(SYS_close_range, 0U, ~0U, CLOSE_RANGE_CLOEXEC);
-	if (pidfd == transport ? fcntl(pidfd, F_SETFD, 0) < 0 : dup2(pidfd, transport) < 0)
+	/* out of the way: its number may be the transport's */
+	stub = fcntl(stub, F_DUPFD_CLOEXEC, transport + 1);
+	if (stub < 0 ||
+	    (pidfd == transport ? fcntl(pidfd, F_SETFD, 0) : dup2(pidfd, transport)) < 0)
 		_exit(127);
-	/* the number of the stub itself may be the transport's */
 	syscall(SYS_execveat, stub, "", argv, envp, AT_EMPTY_PATH);
 	_exit(127);
 }
