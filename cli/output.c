@@ -90,6 +90,16 @@ void cli_print_differences(const struct cli *c, const struct ckpt_result *r)
 	}
 }
 
+/* "1 thread", "2 threads": counters are named in the plural. */
+static void print_count(const struct ckpt_counter *k)
+{
+	size_t len = strlen(k->name);
+
+	if (k->value == 1 && len > 1 && k->name[len - 1] == 's')
+		len -= len > 3 && !strcmp(k->name + len - 3, "ses") ? 2 : 1;
+	printf("%" PRIu64 " %.*s", k->value, (int)len, k->name);
+}
+
 static void print_bytes(uint64_t n)
 {
 	static const char *const units[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
@@ -111,7 +121,7 @@ void cli_summary(const char *what, const struct ckpt_result *r)
 		if (!strcmp(k->name, "bytes"))
 			print_bytes(k->value);
 		else
-			printf("%" PRIu64 " %s", k->value, k->name);
+			print_count(k);
 	}
 	printf("; %.1f ms", (double)r->total_us / 1000);
 	if (r->frozen_us)

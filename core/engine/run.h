@@ -96,7 +96,6 @@ int live_release(struct ckpt_run *run, enum ckpt_after after, struct ckpt_error 
 /* After a failure: steps undone, agents out, the tree goes on as if nothing had happened. */
 void live_back_out(struct ckpt_run *run, struct ckpt_error *err);
 
-void count_tasks(struct ckpt_run *run);
 uint64_t clock_us(void);
 
 /* Text of a system call in strace notation is logged at this level (-vv). */

@@ -4,13 +4,13 @@
 
 #include "engine/run.h"
 
-void count_tasks(struct ckpt_run *run)
+static void count_tasks(struct ckpt_run *run)
 {
 	size_t threads = 0;
 
 	for (size_t i = 0; i < ckpt_task_count(run); i++)
 		threads += ckpt_task_at(run, i)->n_threads;
-	ckpt_count(run, "tasks", ckpt_task_count(run));
+	ckpt_count(run, "processes", ckpt_task_count(run));
 	ckpt_count(run, "threads", threads);
 }
 

@@ -21,7 +21,6 @@ static int at_running(struct ckpt_run *run, struct ckpt_error *err)
 {
 	struct ckpt_restore_args *a = run->arg;
 
-	count_tasks(run);
 	run->too_late = true;
 	return proc_run(run->procs, &a->root, err);
 }

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "engine/engine.h"
+#include "engine/json.h"
 #include "engine/run.h"
 #include "engine/text.h"
 
@@ -62,49 +63,50 @@ static void print_info_json(const struct image_info *in, FILE *out)
 	fputs("]},\n \"plugins\": [", out);
 }
 
-static void open_section(struct show *s, const char *name, const char *version)
+static void print_section(struct show *s, const char *name, const char *version)
 {
+	const struct image_section *sec = image_section_find(&s->store, name);
+
 	if (s->json) {
-		fputs(s->first ? "\n  {\"name\": " : ",\n  {\"name\": ", s->out);
-		json_string(s->out, name);
-		fputs(", \"version\": ", s->out);
-		json_string(s->out, version ? version : "");
+		json_member(s->out, s->first ? "\n  {" : ",\n  {", "name", name);
+		json_member(s->out, ", ", "version", version);
 		fputs(", \"records\": ", s->out);
+		if (sec)
+			image_print_json(sec, s->out);
+		else
+			fputs("null", s->out);
+		fputs("}", s->out);
 	} else {
 		fprintf(s->out, "\nplugin %s %s\n", name, version ? version : "");
+		if (sec)
+			image_print_text(sec, s->out);
+		else
+			fputs("  (the plugin is not here: its records cannot be decoded)\n",
+			      s->out);
 	}
 	s->first = false;
 }
 
-static int show_section(struct show *s, const char *name, const char *version,
-			struct ckpt_error *err)
+static int load_section(struct show *s, const char *name, struct ckpt_error *err)
 {
 	const struct loaded_plugin *p = plugins_by_name(&s->c->plugins, name);
 	struct image_section *sec;
-	int r;
 
-	if (s->only && strcmp(name, s->only) != 0)
+	if (!p)
 		return 0;
-	open_section(s, name, version);
-	if (!p) {
-		fputs(s->json ? "null}"
-			      : "  (the plugin is not here: its records cannot be decoded)\n",
-		      s->out);
-		return 0;
-	}
 	sec = image_section_add(&s->store, name, p->desc.records, p->desc.rules);
-	if (!sec)
-		return fail_nomem(err);
-	r = image_load(s->rd, sec, err);
-	if (r < 0)
-		return r;
-	if (!s->json) {
-		image_print_text(sec, s->out);
-		return 0;
-	}
-	image_print_json(sec, s->out);
-	fputs("}", s->out);
-	return 0;
+	return sec ? image_load(s->rd, sec, err) : fail_nomem(err);
+}
+
+/* The i-th section that is to be shown, or NULL; *i moves behind it. */
+static const char *next_section(const struct show *s, size_t *i, const char **version)
+{
+	const char *name;
+
+	while ((name = image_reader_plugin(s->rd, (*i)++, version)))
+		if (!s->only || !strcmp(name, s->only))
+			return name;
+	return NULL;
 }
 
 /* The plugin that was asked for must be one that is here or in the image. */
@@ -126,17 +128,20 @@ static int show(struct show *s, struct ckpt_error *err)
 	const char *name, *version = NULL;
 	int r = check_only(s, err);
 
+	/* an image that is bad shall not be found out after half of it was printed */
+	for (size_t i = 0; !r && (name = next_section(s, &i, &version));)
+		r = load_section(s, name, err);
 	if (r < 0)
 		return r;
 	if (s->json)
 		print_info_json(info, s->out);
 	else
 		print_info_text(info, s->out);
-	for (size_t i = 0; !r && (name = image_reader_plugin(s->rd, i, &version)); i++)
-		r = show_section(s, name, version, err);
-	if (!r && s->json)
+	for (size_t i = 0; (name = next_section(s, &i, &version));)
+		print_section(s, name, version);
+	if (s->json)
 		fputs("\n ]}\n", s->out);
-	return r;
+	return 0;
 }
 
 int ckpt_show(struct ckpt *c, const char *dir, const char *plugin, bool json, FILE *out,
