@@ -104,6 +104,19 @@ static bool can_fail(long nr)
 	return nr != SYS_exit && nr != SYS_exit_group && nr != SYS_rt_sigreturn && nr != SYS_execve;
 }
 
+static void write_report(const char *path, const struct seen *seen)
+{
+	char *name = seen->failed < 0 ? NULL
+				      : seccomp_syscall_resolve_num_arch(SCMP_ARCH_NATIVE,
+									 (int)seen->failed);
+	FILE *file = fopen(path, "w");
+	if (!file)
+		die(path);
+	fprintf(file, "%lu %s\n", seen->calls, name ? name : "-");
+	fclose(file);
+	free(name);
+}
+
 static void on_syscall(pid_t pid, const struct plan *plan, struct seen *seen)
 {
 	struct __ptrace_syscall_info info;
@@ -125,6 +138,9 @@ static void on_syscall(pid_t pid, const struct plan *plan, struct seen *seen)
 	ptrace(PTRACE_POKEUSER, pid, offsetof(struct user_regs_struct, orig_rax), -1L);
 	seen->failing = true;
 	seen->failed = nr;
+	/* in case the program never ends */
+	if (plan->output)
+		write_report(plan->output, seen);
 }
 
 static int follow(pid_t pid, const struct plan *plan, struct seen *seen)
@@ -144,19 +160,6 @@ static int follow(pid_t pid, const struct plan *plan, struct seen *seen)
 		else if (!(status >> 16))
 			signal = WSTOPSIG(status);
 	}
-}
-
-static void write_report(const char *path, const struct seen *seen)
-{
-	char *name = seen->failed < 0 ? NULL
-				      : seccomp_syscall_resolve_num_arch(SCMP_ARCH_NATIVE,
-									 (int)seen->failed);
-	FILE *file = fopen(path, "w");
-	if (!file)
-		die(path);
-	fprintf(file, "%lu %s\n", seen->calls, name ? name : "-");
-	fclose(file);
-	free(name);
 }
 
 int main(int argc, char **argv)
