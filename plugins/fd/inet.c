@@ -75,8 +75,9 @@ static int inet_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, str
 	if (read_address(f->fd, &rec, address, sizeof(address)) ||
 	    getsockopt(f->fd, IPPROTO_TCP, TCP_INFO, &ti, &len))
 		return ckpt_fail_sys(err, errno, "reading a listening socket");
+	if (fd_options_read(fd_state(run), f->fd, &options, err))
+		return -err->err;
 	fd_owner_of(&f->st, &owner);
-	fd_options_read(f->fd, &options);
 	rec.id = f->file;
 	rec.protocol = IPPROTO_TCP;
 	rec.backlog = ti.tcpi_sacked; /* of a listening socket: its backlog */
@@ -124,14 +125,14 @@ static int inet_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 static int listen_there(int fd, const Ckpt__Fd__InetListen *rec, struct ckpt_error *err)
 {
 	struct sockaddr_storage ss;
-	int on = 1, r;
+	int on = 1, before = fd_socket_int(fd, SOL_SOCKET, SO_REUSEADDR), r;
 	socklen_t len;
 
 	if (!write_address(rec, &ss, &len))
 		return fd_bad(err, "%s is no address", rec->address);
 	/*
 	 * The original's connections may be in TIME_WAIT; binding beside them is
-	 * what it would do itself at its next start. Taken back below.
+	 * what it would do itself at its next start. Taken back at once.
 	 */
 	if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) ||
 	    bind(fd, (struct sockaddr *)&ss, len)) {
@@ -141,6 +142,8 @@ static int listen_there(int fd, const Ckpt__Fd__InetListen *rec, struct ckpt_err
 					      ? "another program, or the original, listens there"
 					      : "the address must be there before the restore");
 	}
+	if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &before, sizeof(before)))
+		return ckpt_fail_sys(err, errno, "SO_REUSEADDR");
 	if (listen(fd, (int)rec->backlog))
 		return ckpt_fail_sys(err, errno, "listen(2) on %s port %u", rec->address,
 				     rec->port);
@@ -161,8 +164,6 @@ static int inet_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, stru
 	r = fd_options_apply(fd, rec->options, rec->n_options, err);
 	if (!r)
 		r = listen_there(fd, rec, err);
-	if (!r)
-		r = fd_options_apply(fd, rec->options, rec->n_options, err);
 	if (!r)
 		r = fd_owner_apply(fd, rec->owner, err);
 	return r ? r : ckpt_steal_fd(&fd);

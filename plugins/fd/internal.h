@@ -73,6 +73,17 @@ struct fd_stashed {
 	int fd;
 };
 
+#define FD_OPTIONS_MAX 64
+#define FD_OPTION_DATA 32
+/* Options of a new socket. */
+struct fd_defaults {
+	int domain, type;
+	bool known[FD_OPTIONS_MAX];
+	int value[FD_OPTIONS_MAX];
+	size_t size[FD_OPTIONS_MAX];
+	uint8_t data[FD_OPTIONS_MAX][FD_OPTION_DATA];
+};
+
 struct fd_state {
 	struct fd_entry *entries; /* by task, then number */
 	size_t n, cap;
@@ -86,6 +97,8 @@ struct fd_state {
 	struct fd_unix_diag *diag; /* by inode */
 	size_t n_diag;
 	uint64_t netns; /* cookie of ckpt's own */
+	struct fd_defaults defaults[8];
+	size_t n_defaults;
 	/* restore */
 	struct fd_stashed *stash;
 	size_t n_stash, cap_stash;
@@ -170,17 +183,20 @@ void fd_owner_of(const struct stat *st, Ckpt__Fd__Owner *owner);
 int fd_owner_apply(int fd, const Ckpt__Fd__Owner *owner, struct ckpt_error *err);
 int fd_owner_check(const Ckpt__Fd__Owner *owner, uint32_t id, struct ckpt_error *err);
 
-#define FD_OPTIONS_MAX 96
 struct fd_options {
 	Ckpt__Fd__Option opt[FD_OPTIONS_MAX];
 	Ckpt__Fd__Option *ptr[FD_OPTIONS_MAX];
-	uint8_t data[FD_OPTIONS_MAX][32];
+	uint8_t data[FD_OPTIONS_MAX][FD_OPTION_DATA];
 	size_t n;
 };
-void fd_options_read(int fd, struct fd_options *o);
+/* Those that differ from a new socket's. */
+int fd_options_read(struct fd_state *st, int fd, struct fd_options *o, struct ckpt_error *err);
 int fd_options_check(Ckpt__Fd__Option *const *opt, size_t n, uint32_t id, struct ckpt_error *err);
-/* Set those that differ from what the socket has. */
 int fd_options_apply(int fd, Ckpt__Fd__Option *const *opt, size_t n, struct ckpt_error *err);
+
+/* The sending buffer's size as SO_SNDBUF reads it, and who has set it (SO_BUF_LOCK). */
+int fd_sndbuf_force(int fd, int size, int lock, struct ckpt_error *err);
+int fd_buf_lock(int fd);
 
 /* Refuse a socket of another network namespace, or with a filter. 0: fine. */
 int fd_socket_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err);

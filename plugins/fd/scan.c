@@ -77,9 +77,10 @@ static int read_fdinfo(int dirfd, const char *name, char **out)
 		got = read(fd, buf + len, cap - len - 1);
 		if (got < 0)
 			return -errno;
-		if (!got)
-			break;
 		len += (size_t)got;
+		/* one record: the kernel gives all of it, or fills the buffer */
+		if (len < cap - 1)
+			break;
 	}
 	buf[len] = '\0';
 	*out = realloc(buf, len + 1);

@@ -125,7 +125,7 @@ static const struct option {
 };
 _Static_assert(CKPT_ARRAY_SIZE(options) <= FD_OPTIONS_MAX, "FD_OPTIONS_MAX is too small");
 
-#define DATA_MAX sizeof(((struct fd_options *)0)->data[0])
+#define DATA_MAX FD_OPTION_DATA
 
 /* The options' numbers mean other things to other families: ask only those that know them. */
 static bool applies(const struct option *opt, int domain)
@@ -154,18 +154,45 @@ static bool read_option(int fd, const struct option *opt, int *value, uint8_t *d
 	return true;
 }
 
-void fd_options_read(int fd, struct fd_options *o)
+/* What a socket of this family and type has when it is new; NULL: it cannot be made. */
+static const struct fd_defaults *defaults_of(struct fd_state *st, int fd)
 {
 	int domain = fd_socket_int(fd, SOL_SOCKET, SO_DOMAIN);
+	int type = fd_socket_int(fd, SOL_SOCKET, SO_TYPE);
+	CKPT_AUTO_FD int fresh = -1;
+	struct fd_defaults *d;
+
+	for (size_t i = 0; i < st->n_defaults; i++)
+		if (st->defaults[i].domain == domain && st->defaults[i].type == type)
+			return &st->defaults[i];
+	fresh = socket(domain, type | SOCK_CLOEXEC, fd_socket_int(fd, SOL_SOCKET, SO_PROTOCOL));
+	if (fresh < 0 || st->n_defaults == CKPT_ARRAY_SIZE(st->defaults))
+		return NULL;
+	d = &st->defaults[st->n_defaults++];
+	d->domain = domain;
+	d->type = type;
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(options); i++)
+		d->known[i] =
+			applies(&options[i], domain) &&
+			read_option(fresh, &options[i], &d->value[i], d->data[i], &d->size[i]);
+	return d;
+}
+
+int fd_options_read(struct fd_state *st, int fd, struct fd_options *o, struct ckpt_error *err)
+{
+	const struct fd_defaults *d = defaults_of(st, fd);
 
 	o->n = 0;
+	if (!d)
+		return ckpt_fail_sys(err, errno, "making a socket to compare with");
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(options); i++) {
 		Ckpt__Fd__Option *rec = &o->opt[o->n];
 		size_t size = 0;
 		int value = 0;
 
-		if (!applies(&options[i], domain) ||
-		    !read_option(fd, &options[i], &value, o->data[o->n], &size))
+		if (!d->known[i] || !read_option(fd, &options[i], &value, o->data[o->n], &size) ||
+		    (value == d->value[i] && size == d->size[i] &&
+		     !memcmp(o->data[o->n], d->data[i], size)))
 			continue;
 		ckpt__fd__option__init(rec);
 		rec->name = (char *)(uintptr_t)options[i].name;
@@ -174,6 +201,7 @@ void fd_options_read(int fd, struct fd_options *o)
 		rec->data.len = size;
 		o->ptr[o->n++] = rec;
 	}
+	return 0;
 }
 
 static const struct option *find_option(const char *name)
@@ -213,20 +241,28 @@ int fd_options_apply(int fd, Ckpt__Fd__Option *const *opt, size_t n, struct ckpt
 {
 	for (size_t i = 0; i < n; i++) {
 		const struct option *o = find_option(opt[i]->name);
-		uint8_t data[DATA_MAX] = { 0 };
-		size_t size = 0;
-		int value = 0;
 
 		if (!o)
 			return fd_bad(err, "unknown socket option %.40s", opt[i]->name);
-		if (read_option(fd, o, &value, data, &size) && value == opt[i]->value &&
-		    size == opt[i]->data.len && !memcmp(data, opt[i]->data.data, size))
-			continue;
 		if (set_option(fd, o, opt[i]))
 			return ckpt_fail_sys(err, errno, "setsockopt(2) %s to %lld", o->name,
 					     (long long)opt[i]->value);
 	}
 	return 0;
+}
+
+int fd_sndbuf_force(int fd, int size, int lock, struct ckpt_error *err)
+{
+	size /= 2;
+	if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof(size)) ||
+	    setsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &lock, sizeof(lock)))
+		return ckpt_fail_sys(err, errno, "SO_SNDBUFFORCE");
+	return 0;
+}
+
+int fd_buf_lock(int fd)
+{
+	return fd_socket_int(fd, SOL_SOCKET, SO_BUF_LOCK);
 }
 
 /* Does the socket belong to the network namespace that ckpt is in? */

@@ -124,7 +124,8 @@ static int unix_listen_collect(struct ckpt_run *run, const struct ckpt_fd_found 
 	}
 	fd_creator_of(run, f->fd, &creator);
 	fd_owner_of(&f->st, &owner);
-	fd_options_read(f->fd, &options);
+	if (fd_options_read(fd_state(run), f->fd, &options, err))
+		return -err->err;
 	rec.creator = &creator;
 	rec.owner = &owner;
 	rec.options = options.ptr;

@@ -133,7 +133,8 @@ static int unix_pair_collect(struct ckpt_run *run, const struct ckpt_fd_found *f
 	rec.shutdown = d->shutdown;
 	fd_creator_of(run, f->fd, &creator);
 	fd_owner_of(&f->st, &owner);
-	fd_options_read(f->fd, &options);
+	if (fd_options_read(fd_state(run), f->fd, &options, err))
+		return -err->err;
 	rec.creator = &creator;
 	rec.owner = &owner;
 	rec.options = options.ptr;
@@ -188,39 +189,88 @@ static int unix_pair_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *
 	return r ? r : plan_queue(run, rec, err);
 }
 
-/* The pair is made by its creator, and its ends are fetched from there. */
-static int make_in(struct ckpt_run *run, struct ckpt_task *task, const Ckpt__Fd__UnixEnd *rec,
-		   int sv[2], struct ckpt_error *err)
+/*
+ * Pairs that one task has to make, in the order of their first ends: going into
+ * a task costs more than a socketpair(2), so many are made at a time.
+ */
+#define BATCH 32
+struct batch {
+	const Ckpt__Fd__UnixEnd *end[BATCH];
+	int sv[BATCH][2];
+	size_t n;
+};
+
+static bool same_creator(const Ckpt__Fd__Credentials *a, const Ckpt__Fd__Credentials *b)
+{
+	return a->task == b->task && a->uid == b->uid && a->gid == b->gid;
+}
+
+/*
+ * Files are opened in order of id. So of one creator's pairs, those from `rec` on
+ * are not made yet, and they are all that a later call finds made.
+ */
+static void gather(struct ckpt_run *run, const Ckpt__Fd__UnixEnd *rec, size_t max, struct batch *b)
+{
+	size_t n = ckpt_record_count(run, "fd.unix-end");
+
+	b->n = 0;
+	for (size_t i = (size_t)fd_record_index(run, "fd.unix-end", rec->id); i < n && b->n < max;
+	     i++) {
+		const Ckpt__Fd__UnixEnd *e = ckpt_record_at(run, "fd.unix-end", i);
+
+		if (!same_creator(e->creator, rec->creator) || (e->peer && e->peer < e->id))
+			continue;
+		b->sv[b->n][0] = b->sv[b->n][1] = -1;
+		b->end[b->n++] = e;
+	}
+}
+
+static int fetch_pairs(struct ckpt_task *task, struct batch *b, const struct ckpt_script *made,
+		       const int *ops, struct ckpt_script *close_them, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < b->n; i++) {
+		int nums[2];
+
+		memcpy(nums, ckpt_script_out(made, ops[i], 3), sizeof(nums));
+		for (int k = 0; k < 2; k++) {
+			b->sv[i][k] = ckpt_get_fd(task, nums[k], err);
+			if (b->sv[i][k] < 0)
+				return b->sv[i][k];
+			ckpt_script_add(close_them, SYS_close, CKPT_C(nums[k]));
+		}
+	}
+	return 0;
+}
+
+/* Made by their creator, fetched from there, closed there. */
+static int make_in(struct ckpt_run *run, struct ckpt_task *task, struct batch *b,
+		   struct ckpt_error *err)
 {
 	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "fd.socketpair");
 	CKPT_AUTO_SCRIPT struct ckpt_script *close_them = ckpt_script_new(run, "fd.socketpair");
-	int op, nums[2], r;
+	int ops[BATCH], r;
 
-	fd_creator_enter(s, rec->creator);
-	op = ckpt_script_add(s, SYS_socketpair, CKPT_C(AF_UNIX), CKPT_C(rec->type | SOCK_CLOEXEC),
-			     CKPT_C(0), CKPT_OUT(sizeof(nums)));
-	fd_creator_leave(s, rec->creator);
+	fd_creator_enter(s, b->end[0]->creator);
+	for (size_t i = 0; i < b->n; i++)
+		ops[i] = ckpt_script_add(s, SYS_socketpair, CKPT_C(AF_UNIX),
+					 CKPT_C(b->end[i]->type | SOCK_CLOEXEC), CKPT_C(0),
+					 CKPT_OUT(2 * sizeof(int)));
+	fd_creator_leave(s, b->end[0]->creator);
 	r = ckpt_script_run(s, task->threads[0], err);
-	if (r)
-		return r;
-	memcpy(nums, ckpt_script_out(s, op, 3), sizeof(nums));
-	for (int i = 0; i < 2; i++) {
-		sv[i] = ckpt_get_fd(task, nums[i], err);
-		if (sv[i] < 0)
-			return sv[i];
-		ckpt_script_add(close_them, SYS_close, CKPT_C(nums[i]));
-	}
-	return ckpt_script_run(close_them, task->threads[0], err);
+	if (!r)
+		r = fetch_pairs(task, b, s, ops, close_them, err);
+	return r ? r : ckpt_script_run(close_them, task->threads[0], err);
 }
 
-static int make_pair(struct ckpt_run *run, const Ckpt__Fd__UnixEnd *rec, int sv[2],
-		     struct ckpt_error *err)
+static int make_pairs(struct ckpt_run *run, const Ckpt__Fd__UnixEnd *rec, struct batch *b,
+		      struct ckpt_error *err)
 {
 	struct ckpt_task *task = fd_creator_task(run, rec->creator);
 
+	gather(run, rec, task ? BATCH : 1, b);
 	if (task)
-		return make_in(run, task, rec, sv, err);
-	if (socketpair(AF_UNIX, (int)rec->type | SOCK_CLOEXEC, 0, sv))
+		return make_in(run, task, b, err);
+	if (socketpair(AF_UNIX, (int)rec->type | SOCK_CLOEXEC, 0, b->sv[0]))
 		return ckpt_fail_sys(err, errno, "socketpair(2)");
 	return 0;
 }
@@ -259,29 +309,41 @@ static int fill_pair(struct ckpt_run *run, const Ckpt__Fd__UnixEnd *end, int fd,
 	return r;
 }
 
+/* Fill a pair and put both ends where unix_pair_open() finds them. */
+static int finish_pair(struct ckpt_run *run, const Ckpt__Fd__UnixEnd *end, int sv[2],
+		       struct ckpt_error *err)
+{
+	const Ckpt__Fd__UnixEnd *peer = end->peer ? fd_record(run, "fd.unix-end", end->peer) : NULL;
+	struct fd_state *st = fd_state(run);
+	int r = fill_pair(run, end, sv[0], peer, sv[1], err);
+
+	if (r)
+		return r;
+	r = fd_stash_put(st, end->id, ckpt_steal_fd(&sv[0]), err);
+	return !r && peer ? fd_stash_put(st, peer->id, ckpt_steal_fd(&sv[1]), err) : r;
+}
+
 static int unix_pair_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 			  struct ckpt_error *err)
 {
 	const Ckpt__Fd__UnixEnd *rec = fd_record_need(run, "fd.unix-end", slot->file, err);
-	const Ckpt__Fd__UnixEnd *peer;
-	struct fd_state *st = fd_state(run);
-	CKPT_AUTO_FD int fd = fd_stash_take(st, slot->file);
-	CKPT_AUTO_FD int other = -1;
-	int sv[2] = { -1, -1 }, r;
+	int fd = fd_stash_take(fd_state(run), slot->file), r;
+	struct batch b;
 
-	if (fd >= 0)
-		return ckpt_steal_fd(&fd);
-	if (!rec)
-		return -EBADMSG;
-	peer = rec->peer ? fd_record(run, "fd.unix-end", rec->peer) : NULL;
-	r = make_pair(run, rec, sv, err);
-	fd = sv[0];
-	other = sv[1];
-	if (!r)
-		r = fill_pair(run, rec, fd, peer, other, err);
-	if (!r && peer)
-		r = fd_stash_put(st, peer->id, ckpt_steal_fd(&other), err);
-	return r ? r : ckpt_steal_fd(&fd);
+	if (fd >= 0 || !rec)
+		return fd >= 0 ? fd : -EBADMSG;
+	r = make_pairs(run, rec, &b, err);
+	for (size_t i = 0; i < b.n; i++) {
+		if (!r)
+			r = finish_pair(run, b.end[i], b.sv[i], err);
+		for (int k = 0; k < 2; k++)
+			if (b.sv[i][k] >= 0)
+				close(b.sv[i][k]);
+	}
+	if (r)
+		return r;
+	fd = fd_stash_take(fd_state(run), slot->file);
+	return fd >= 0 ? fd : fd_bad(err, "open file %u is no end of its pair", slot->file);
 }
 
 const struct ckpt_fd_kind fd_kind_unix_pair = {

@@ -208,14 +208,9 @@ static ssize_t send_message(struct ckpt_run *run, int fd, const Ckpt__Fd__UnixMe
 	return sendmsg(fd, &h, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-int fd_queue_write(struct ckpt_run *run, int fd, const Ckpt__Fd__UnixEnd *to,
-		   struct ckpt_error *err)
+static int send_all(struct ckpt_run *run, int fd, const Ckpt__Fd__UnixEnd *to,
+		    struct ckpt_error *err)
 {
-	/* a queue may have been filled with a larger buffer than the sender has by now */
-	int room = 2 * (int)QUEUE_MAX;
-
-	if (to->n_queue && setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof(room)))
-		return ckpt_fail_sys(err, errno, "SO_SNDBUFFORCE");
 	for (size_t i = 0; i < to->n_queue; i++) {
 		const Ckpt__Fd__UnixMessage *m = to->queue[i];
 		size_t at = 0;
@@ -230,4 +225,20 @@ int fd_queue_write(struct ckpt_run *run, int fd, const Ckpt__Fd__UnixEnd *to,
 		} while (at < m->data.len);
 	}
 	return 0;
+}
+
+int fd_queue_write(struct ckpt_run *run, int fd, const Ckpt__Fd__UnixEnd *to,
+		   struct ckpt_error *err)
+{
+	int size, lock, r;
+
+	if (!to->n_queue)
+		return 0;
+	/* a queue may have been filled with a larger buffer than the sender has by now */
+	size = fd_socket_int(fd, SOL_SOCKET, SO_SNDBUF);
+	lock = fd_buf_lock(fd);
+	r = fd_sndbuf_force(fd, 4 * (int)QUEUE_MAX, lock, err);
+	if (!r)
+		r = send_all(run, fd, to, err);
+	return r ? r : fd_sndbuf_force(fd, size, lock, err);
 }
