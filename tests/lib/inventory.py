@@ -266,6 +266,13 @@ def namespace_of(pid, name, names):
     return names.of(f"{kind}-namespace", target) if target else None
 
 
+def zombie(pid, found, fields):
+    """A dead process holds no more than what wait(2) and kill(2) can tell."""
+    keep = ("comm", "state", "ppid", "pgrp", "session", "exit_signal")
+    return {**{key: found[key] for key in keep}, "exit_code": fields[52 - 3],
+            **status_of(f"/proc/{pid}/status", ("Uid", "Gid", "NSpid", "NSpgid", "NSsid"))}
+
+
 def process(pid, names, descriptions, others):
     """All of one process."""
     stat_read = proc.stat_fields(pid)
@@ -276,10 +283,10 @@ def process(pid, names, descriptions, others):
     found = {"comm": comm, "state": state_of(fields[0])}
     for name, index in STAT_FIELDS.items():
         found[name] = fields[index - 3]
+    if fields[0] == "Z":
+        return zombie(pid, found, fields)
     found["namespaces"] = {name: namespace_of(pid, name, names) for name in NAMESPACES}
     found.update(status_of(f"{base}/status", PROCESS_STATUS))
-    if fields[0] == "Z":
-        found["exit_code"] = fields[52 - 3]
     found["threads"] = threads_of(pid)
     for name in ("exe", "cwd", "root"):
         found[name] = link(f"{base}/{name}")

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * test: ignore= maps [0-9a-f]+-
- * test: ignore= pipe queued:
+ * test: ignore= (pipe queued|ShdPnd):
+ * test: verify=no
  *
  * A process that is never idle: threads that compute, map and unmap, talk through pipes, sleep in
  * every way, and take timer signals, and a child at work on shared memory. Each of them notices
