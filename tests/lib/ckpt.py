@@ -4,7 +4,9 @@ import json
 import os
 import signal
 import subprocess
+import time
 
+from lib import proc
 from lib.report import Failure
 
 OK, FAILED, USAGE, REFUSED, IMAGE, PRIVILEGE, LOST, DIFFERENT = range(8)
@@ -28,6 +30,19 @@ class Run:
         return f"$ {' '.join(self.command)}\n{self.out}{self.err}[exit {self.code}]"
 
 
+def wait(child, seconds):
+    """The output of a child, while we do an init's duty: a pid namespace does not end before the dead
+    that have come to us are reaped."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return child.communicate(timeout=0.2)
+        except subprocess.TimeoutExpired:
+            if time.monotonic() > end:
+                raise
+            proc.reap(keep=(child.pid,))
+
+
 class Ckpt:
     """The command of a build tree or of an installation."""
 
@@ -42,12 +57,12 @@ class Ckpt:
                               stderr=subprocess.PIPE, text=True, errors="replace",
                               start_new_session=True, env=self.env, cwd="/") as child:
             try:
-                out, err = child.communicate(timeout=timeout)
+                out, err = wait(child, timeout)
             except subprocess.TimeoutExpired as expired:
                 os.killpg(child.pid, signal.SIGKILL)
                 out, err = child.communicate()
                 test.log(f"$ {' '.join(command)}\n{out}{err}[killed]")
-                raise Failure(f"{' '.join(args and map(str, args))}: hangs") from expired
+                raise Failure(f"{' '.join(map(str, args))}: hangs") from expired
         result = Run(command, child.returncode, out, err)
         test.log(str(result))
         if code is not None and result.code != code:
