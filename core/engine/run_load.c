@@ -39,21 +39,32 @@ int run_open_image(struct ckpt *c, const char *dir, struct image_reader **out,
 	return plugins_check_losses(&c->plugins, wrote_image, *out, err);
 }
 
-/* The image has state of a plugin that is not here, or off. */
-static int cannot_decode(struct ckpt_run *run, const char *name, const char *version)
+/* The image has state of a plugin that is not here, or off: every such one is listed. */
+static int cannot_decode(struct ckpt_run *run, const char *name, const char *version,
+			 struct ckpt_error *err)
 {
-	struct loaded_plugin *p = plugins_by_name(&run->ctx->plugins, name);
+	const struct loaded_plugin *p = plugins_by_name(&run->ctx->plugins, name);
+	char reason[512], hint[256];
+	const struct ckpt_finding f = {
+		.plugin = (char *)name,
+		.reason = reason,
+		.hint = hint,
+		.exit = p ? CKPT_EXIT_REFUSED : CKPT_EXIT_IMAGE,
+		.allowable = !run->ctx->plugins.no_loss,
+	};
 
 	if (p)
-		return ckpt_unmet(run, CKPT_EXIT_REFUSED,
-				  "switch it on, or leave its state out: --allow-loss PLUGIN",
-				  "the image has state of plugin %s %s, which is switched off (%s)",
-				  name, version ? version : "", p->origin);
-	return ckpt_unmet(run, CKPT_EXIT_IMAGE,
-			  "install it, say where it is with --plugin-path, or leave its state out: "
-			  "--allow-loss PLUGIN",
-			  "the image has state of plugin %s %s, which is not here", name,
-			  version ? version : "");
+		snprintf(reason, sizeof(reason),
+			 "the image has its state, and it is switched off (%s)", p->origin);
+	else
+		snprintf(reason, sizeof(reason),
+			 "the image has state of its version %s, and it is not here",
+			 version ? version : "?");
+	snprintf(hint, sizeof(hint),
+		 p ? "switch it on: --plugin %s"
+		   : "install plugin %s, or say where it is: --plugin-path",
+		 name);
+	return finding_add(&run->unmet, &run->n_unmet, &f, err);
 }
 
 static int lose_section(struct ckpt_run *run, const char *name, struct ckpt_error *err)
@@ -78,7 +89,7 @@ static int load_section(struct ckpt_run *run, const char *name, const char *vers
 	if (!p || !p->on) {
 		if (plugins_loss_allowed(&run->ctx->plugins, name, NULL))
 			return lose_section(run, name, err);
-		return cannot_decode(run, name, version);
+		return cannot_decode(run, name, version, err);
 	}
 	sec = image_section_add(&run->store, name, p->desc.records, p->desc.rules);
 	if (!sec)
