@@ -34,6 +34,8 @@ struct ckpt_fd_found {
 	int flags;	    /* F_GETFL: access mode and status flags */
 	int64_t pos;
 	int fd; /* a duplicate in the engine (O_PATH ones included); not to be closed */
+	/* of sockets, else -1: SO_DOMAIN, SO_TYPE, SO_PROTOCOL, SO_ACCEPTCONN */
+	int domain, type, protocol, listening;
 };
 
 /* A description being made at restore. */

@@ -14,9 +14,8 @@
 
 static bool inet_match(const struct ckpt_fd_found *f)
 {
-	return (fd_socket_is(f, AF_INET) || fd_socket_is(f, AF_INET6)) &&
-	       fd_socket_int(f->fd, SOL_SOCKET, SO_PROTOCOL) == IPPROTO_TCP &&
-	       fd_socket_int(f->fd, SOL_SOCKET, SO_ACCEPTCONN) == 1;
+	return (f->domain == AF_INET || f->domain == AF_INET6) && f->protocol == IPPROTO_TCP &&
+	       f->listening == 1;
 }
 
 static int inet_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
@@ -75,7 +74,7 @@ static int inet_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, str
 	if (read_address(f->fd, &rec, address, sizeof(address)) ||
 	    getsockopt(f->fd, IPPROTO_TCP, TCP_INFO, &ti, &len))
 		return ckpt_fail_sys(err, errno, "reading a listening socket");
-	if (fd_options_read(fd_state(run), f->fd, &options, err))
+	if (fd_options_read(fd_state(run), f, &options, err))
 		return -err->err;
 	fd_owner_of(&f->st, &owner);
 	rec.id = f->file;

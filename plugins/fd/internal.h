@@ -84,6 +84,9 @@ struct fd_defaults {
 	uint8_t data[FD_OPTIONS_MAX][FD_OPTION_DATA];
 };
 
+/* pipes, sockets, event files, timers */
+#define FD_NAMELESS 4
+
 struct fd_state {
 	struct fd_entry *entries; /* by task, then number */
 	size_t n, cap;
@@ -98,6 +101,9 @@ struct fd_state {
 	size_t n_diag;
 	uint64_t netns; /* cookie of ckpt's own */
 	struct fd_defaults defaults[8];
+	struct stat nameless[FD_NAMELESS]; /* an example of each */
+	dev_t plain_dev;		   /* an ordinary filesystem seen last */
+	int scratch[2], scratch_capacity;  /* a pipe to copy into; capacity 0: none */
 	size_t n_defaults;
 	/* restore */
 	struct fd_stashed *stash;
@@ -190,7 +196,8 @@ struct fd_options {
 	size_t n;
 };
 /* Those that differ from a new socket's. */
-int fd_options_read(struct fd_state *st, int fd, struct fd_options *o, struct ckpt_error *err);
+int fd_options_read(struct fd_state *st, const struct ckpt_fd_found *f, struct fd_options *o,
+		    struct ckpt_error *err);
 int fd_options_check(Ckpt__Fd__Option *const *opt, size_t n, uint32_t id, struct ckpt_error *err);
 int fd_options_apply(int fd, Ckpt__Fd__Option *const *opt, size_t n, struct ckpt_error *err);
 
@@ -201,7 +208,6 @@ int fd_buf_lock(int fd);
 /* Refuse a socket of another network namespace, or with a filter. 0: fine. */
 int fd_socket_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err);
 int fd_socket_int(int fd, int level, int name);
-bool fd_socket_is(const struct ckpt_fd_found *f, int domain);
 
 /* The kernel's list of unix sockets in our network namespace, read once a run. */
 int fd_unix_diag(struct fd_state *st, struct ckpt_error *err);

@@ -24,8 +24,6 @@ static bool pipe_match(const struct ckpt_fd_found *f)
 
 static int pipe_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
 {
-	int capacity;
-
 	if (strncmp(f->link, "pipe:[", 6))
 		return fd_refuse(run, f, "fifo", "named FIFOs are not saved yet",
 				 "close it before the dump, or allow the loss");
@@ -33,8 +31,7 @@ static int pipe_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, stru
 		return fd_refuse(run, f, "open-flags", "the pipe has flags unknown to ckpt",
 				 "allow the loss");
 	/* notification queues (O_NOTIFICATION_PIPE) have no data that tee(2) could copy */
-	capacity = fcntl(f->fd, F_GETPIPE_SZ);
-	if (capacity < 0)
+	if (fcntl(f->fd, F_GETPIPE_SZ) < 0)
 		return fd_refuse(run, f, "pipe", "its size cannot be read",
 				 "special pipes are not saved");
 	return fd_refuse_foreign(run, f, err);
@@ -63,25 +60,39 @@ static int add_chunk(struct content *c, uint8_t *data, size_t len)
 	return 0;
 }
 
-/* A second pipe that holds what the first holds. */
-static int copy_pipe(int fd, int capacity, int copy[2], struct ckpt_error *err)
+/* A pipe to copy into, as large as the one to copy; kept for the next. */
+static int scratch_pipe(struct fd_state *st, int capacity, struct ckpt_error *err)
+{
+	if (!st->scratch_capacity && pipe2(st->scratch, O_NONBLOCK | O_CLOEXEC))
+		return ckpt_fail_sys(err, errno, "pipe2(2)");
+	if (st->scratch_capacity == capacity)
+		return 0;
+	st->scratch_capacity = -1;
+	if (fcntl(st->scratch[1], F_SETPIPE_SZ, capacity) < 0)
+		return ckpt_fail_sys(err, errno, "F_SETPIPE_SZ %d", capacity);
+	st->scratch_capacity = capacity;
+	return 0;
+}
+
+/* Fill the scratch pipe with what the pipe holds. */
+static int copy_pipe(const struct ckpt_fd_found *f, const struct fd_state *st,
+		     struct ckpt_error *err)
 {
 	char path[32];
-	CKPT_AUTO_FD int in = -1;
+	CKPT_AUTO_FD int readable = -1;
+	int in = f->fd;
 
 	/*
 	 * tee(2) wants a readable description; ours may be the writing end of a pipe
 	 * whose readers are elsewhere in the tree.
 	 */
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	in = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-	if (in < 0)
-		return ckpt_fail_sys(err, errno, "opening the pipe for reading");
-	if (pipe2(copy, O_NONBLOCK | O_CLOEXEC))
-		return ckpt_fail_sys(err, errno, "pipe2(2)");
-	if (fcntl(copy[1], F_SETPIPE_SZ, capacity) < 0)
-		return ckpt_fail_sys(err, errno, "F_SETPIPE_SZ %d", capacity);
-	if (tee(in, copy[1], INT_MAX, SPLICE_F_NONBLOCK) < 0)
+	if ((f->flags & O_ACCMODE) == O_WRONLY) {
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", f->fd);
+		in = readable = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+		if (in < 0)
+			return ckpt_fail_sys(err, errno, "opening the pipe for reading");
+	}
+	if (tee(in, st->scratch[1], INT_MAX, SPLICE_F_NONBLOCK) < 0)
 		return ckpt_fail_sys(err, errno, "tee(2)");
 	return 0;
 }
@@ -106,27 +117,26 @@ static int drain(int fd, struct content *c, size_t total, struct ckpt_error *err
 	return 0;
 }
 
-static int read_content(int fd, int capacity, struct content *c, struct ckpt_error *err)
+static int read_content(struct ckpt_run *run, const struct ckpt_fd_found *f, int capacity,
+			struct content *c, struct ckpt_error *err)
 {
-	int copy[2] = { -1, -1 }, total = 0, copied = 0, r;
+	struct fd_state *st = fd_state(run);
+	int total = 0, copied = 0, r;
 
-	if (ioctl(fd, FIONREAD, &total))
+	if (ioctl(f->fd, FIONREAD, &total))
 		return ckpt_fail_sys(err, errno, "FIONREAD");
 	if (!total)
 		return 0;
 	if ((unsigned)total > CONTENT_MAX)
 		return ckpt_fail(err, EFBIG, "the pipe holds %d bytes, more than ckpt saves",
 				 total);
-	r = copy_pipe(fd, capacity, copy, err);
-	if (!r && (ioctl(copy[0], FIONREAD, &copied) || copied != total))
+	r = scratch_pipe(st, capacity, err);
+	if (!r)
+		r = copy_pipe(f, st, err);
+	if (!r && (ioctl(st->scratch[0], FIONREAD, &copied) || copied != total))
 		r = ckpt_fail(err, EIO, "%d of %d bytes of the pipe could be copied", copied,
 			      total);
-	if (!r)
-		r = drain(copy[0], c, (size_t)total, err);
-	for (int i = 0; i < 2; i++)
-		if (copy[i] >= 0)
-			close(copy[i]);
-	return r;
+	return r ? r : drain(st->scratch[0], c, (size_t)total, err);
 }
 
 /* ---- collect -------------------------------------------------------------------- */
@@ -154,7 +164,7 @@ static int put_pipe(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			rec.last_is_packet = true;
 	}
 	rec.capacity = (uint32_t)fcntl(f->fd, F_GETPIPE_SZ);
-	r = read_content(f->fd, (int)rec.capacity, &c, err);
+	r = read_content(run, f, (int)rec.capacity, &c, err);
 	/* what is not the last and longer than a packet can be has plain data before it */
 	for (size_t i = 0; i + 1 < c.n && !r; i++)
 		if (c.chunks[i].len > PIPE_BUF)

@@ -117,7 +117,7 @@ static const struct name names[] = {
 };
 
 /* A socket that is not one of the kinds, by its family, type and state. */
-static const struct name *socket_name(int fd)
+static const struct name *socket_name(const struct ckpt_fd_found *f)
 {
 	static const struct name tcp = { NULL, "tcp",
 					 "only listening TCP sockets are saved yet; "
@@ -134,17 +134,15 @@ static const struct name *socket_name(int fd)
 	static const struct name packet = { NULL, "packet", "packet sockets are not saved" };
 	static const struct name vsock = { NULL, "vsock", "vsock sockets are not saved" };
 	static const struct name other = { NULL, "socket", "this socket family is not saved" };
-	int type = fd_socket_int(fd, SOL_SOCKET, SO_TYPE);
 	struct sockaddr_storage peer;
 	socklen_t len = sizeof(peer);
 
-	switch (fd_socket_int(fd, SOL_SOCKET, SO_DOMAIN)) {
+	switch (f->domain) {
 	case AF_INET:
 	case AF_INET6:
-		if (type == SOCK_STREAM &&
-		    fd_socket_int(fd, SOL_SOCKET, SO_PROTOCOL) == IPPROTO_TCP)
-			return getpeername(fd, (struct sockaddr *)&peer, &len) ? &tcp_new : &tcp;
-		return type == SOCK_DGRAM ? &udp : &inet;
+		if (f->protocol == IPPROTO_TCP)
+			return getpeername(f->fd, (struct sockaddr *)&peer, &len) ? &tcp_new : &tcp;
+		return f->type == SOCK_DGRAM ? &udp : &inet;
 	case AF_UNIX:
 		return &unconnected;
 	case AF_NETLINK:
@@ -179,7 +177,7 @@ int fd_refuse_unknown(struct ckpt_run *run, const struct ckpt_fd_found *f)
 	static const char hint[] = "close it before the dump, or allow the loss";
 
 	if (S_ISSOCK(f->st.st_mode)) {
-		const struct name *n = socket_name(f->fd);
+		const struct name *n = socket_name(f);
 
 		return fd_refuse(run, f, n->feature, n->reason, hint);
 	}

@@ -76,9 +76,17 @@ static int check_place(struct ckpt_run *run, const struct ckpt_fd_found *f)
 static int regular_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			  struct ckpt_error *err)
 {
+	struct fd_state *st = fd_state(run);
 	struct statfs fs;
 	char reason[128];
 
+	if (f->flags & ~FLAGS_OK) {
+		snprintf(reason, sizeof(reason), "the flags %#o are not known to ckpt",
+			 f->flags & ~FLAGS_OK);
+		return fd_refuse(run, f, "open-flags", reason, "allow the loss");
+	}
+	if (st->plain_dev == f->st.st_dev)
+		return check_place(run, f);
 	if (fstatfs(f->fd, &fs))
 		return ckpt_fail_sys(err, errno, "fstatfs(2)");
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(special); i++) {
@@ -89,11 +97,7 @@ static int regular_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 		return fd_refuse(run, f, "special-filesystem", reason,
 				 "let the program close it before the dump, or allow the loss");
 	}
-	if (f->flags & ~FLAGS_OK) {
-		snprintf(reason, sizeof(reason), "the flags %#o are not known to ckpt",
-			 f->flags & ~FLAGS_OK);
-		return fd_refuse(run, f, "open-flags", reason, "allow the loss");
-	}
+	st->plain_dev = f->st.st_dev;
 	return check_place(run, f);
 }
 

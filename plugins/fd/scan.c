@@ -3,6 +3,7 @@
 #include "internal.h"
 
 #include <fcntl.h>
+#include <sys/socket.h>
 
 /* A descriptor, task or table that goes away is no failure while nothing is stopped. */
 static bool vanished(const struct ckpt_run *run, int e)
@@ -90,7 +91,40 @@ static int read_fdinfo(int dirfd, const char *name, char **out)
 	return 0;
 }
 
-static int read_entry(int links, int infos, struct fd_entry *e)
+/*
+ * Which filesystem the pipes, sockets and anonymous inodes of this kernel are on
+ * is asked once; the rest is in the link, and following it is the most expensive
+ * part of the scan.
+ */
+static int read_stat(struct fd_state *st, int links, const char *name, const char *link,
+		     struct stat *out)
+{
+	static const struct {
+		const char *start;
+		bool numbered; /* else all share one inode */
+	} known[FD_NAMELESS] = { { "pipe:[", true },
+				 { "socket:[", true },
+				 { "anon_inode:[event", false },
+				 { "anon_inode:[timerfd]", false } };
+	size_t i = 0;
+
+	while (i < FD_NAMELESS && strncmp(link, known[i].start, strlen(known[i].start)) != 0)
+		i++;
+	if (i == FD_NAMELESS || !st->nameless[i].st_dev) {
+		/* the magic link is followed, so this is the file, whatever its name leads to */
+		if (fstatat(links, name, out, 0))
+			return -errno;
+		if (i < FD_NAMELESS)
+			st->nameless[i] = *out;
+		return 0;
+	}
+	*out = st->nameless[i];
+	if (known[i].numbered)
+		out->st_ino = strtoull(link + strlen(known[i].start), NULL, 10);
+	return 0;
+}
+
+static int read_entry(struct fd_state *st, int links, int infos, struct fd_entry *e)
 {
 	char name[16], link[4200];
 	uint64_t v;
@@ -99,11 +133,12 @@ static int read_entry(int links, int infos, struct fd_entry *e)
 
 	snprintf(name, sizeof(name), "%d", e->num);
 	len = readlinkat(links, name, link, sizeof(link) - 1);
-	/* the magic link is followed, so this is the file itself, whatever its name leads to */
-	if (len < 0 || fstatat(links, name, &e->st, 0))
+	if (len < 0)
 		return -errno;
 	link[len] = '\0';
-	r = read_fdinfo(infos, name, &e->fdinfo);
+	r = read_stat(st, links, name, link, &e->st);
+	if (!r)
+		r = read_fdinfo(infos, name, &e->fdinfo);
 	if (r)
 		return r;
 	e->link = strdup(link);
@@ -148,7 +183,7 @@ static int scan_numbers(struct ckpt_run *run, struct fd_state *st, const struct 
 
 		if (!e)
 			return ckpt_fail(err, ENOMEM, "out of memory");
-		r = read_entry(links, infos, e);
+		r = read_entry(st, links, infos, e);
 		if (r) {
 			free(e->link);
 			free(e->fdinfo);
@@ -216,8 +251,20 @@ int fd_describe(struct ckpt_run *run, const struct fd_file *file, struct ckpt_fd
 		.flags = e->flags,
 		.pos = e->pos,
 	};
+	f->domain = f->type = f->protocol = f->listening = -1;
 	f->fd = ckpt_get_fd(e->task, e->num, err);
-	if (f->fd >= 0)
+	if (f->fd < 0)
+		return vanished(run, -f->fd) ? 1 : f->fd;
+	/* of pipes and sockets the scan knows only the inode's number */
+	if ((S_ISFIFO(f->st.st_mode) || S_ISSOCK(f->st.st_mode)) && fstat(f->fd, &f->st)) {
+		close(f->fd);
+		return ckpt_fail_sys(err, errno, "fstat(2)");
+	}
+	if (!S_ISSOCK(f->st.st_mode))
 		return 0;
-	return vanished(run, -f->fd) ? 1 : f->fd;
+	f->domain = fd_socket_int(f->fd, SOL_SOCKET, SO_DOMAIN);
+	f->type = fd_socket_int(f->fd, SOL_SOCKET, SO_TYPE);
+	f->protocol = fd_socket_int(f->fd, SOL_SOCKET, SO_PROTOCOL);
+	f->listening = fd_socket_int(f->fd, SOL_SOCKET, SO_ACCEPTCONN);
+	return 0;
 }

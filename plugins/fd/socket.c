@@ -28,11 +28,6 @@ int fd_socket_int(int fd, int level, int name)
 	return getsockopt(fd, level, name, &v, &len) ? -1 : v;
 }
 
-bool fd_socket_is(const struct ckpt_fd_found *f, int domain)
-{
-	return S_ISSOCK(f->st.st_mode) && fd_socket_int(f->fd, SOL_SOCKET, SO_DOMAIN) == domain;
-}
-
 enum form {
 	INT,
 	HALF,  /* the kernel doubles what it is given, and has a way around the limit */
@@ -155,17 +150,16 @@ static bool read_option(int fd, const struct option *opt, int *value, uint8_t *d
 }
 
 /* What a socket of this family and type has when it is new; NULL: it cannot be made. */
-static const struct fd_defaults *defaults_of(struct fd_state *st, int fd)
+static const struct fd_defaults *defaults_of(struct fd_state *st, const struct ckpt_fd_found *f)
 {
-	int domain = fd_socket_int(fd, SOL_SOCKET, SO_DOMAIN);
-	int type = fd_socket_int(fd, SOL_SOCKET, SO_TYPE);
+	int domain = f->domain, type = f->type;
 	CKPT_AUTO_FD int fresh = -1;
 	struct fd_defaults *d;
 
 	for (size_t i = 0; i < st->n_defaults; i++)
 		if (st->defaults[i].domain == domain && st->defaults[i].type == type)
 			return &st->defaults[i];
-	fresh = socket(domain, type | SOCK_CLOEXEC, fd_socket_int(fd, SOL_SOCKET, SO_PROTOCOL));
+	fresh = socket(domain, type | SOCK_CLOEXEC, f->protocol);
 	if (fresh < 0 || st->n_defaults == CKPT_ARRAY_SIZE(st->defaults))
 		return NULL;
 	d = &st->defaults[st->n_defaults++];
@@ -178,9 +172,10 @@ static const struct fd_defaults *defaults_of(struct fd_state *st, int fd)
 	return d;
 }
 
-int fd_options_read(struct fd_state *st, int fd, struct fd_options *o, struct ckpt_error *err)
+int fd_options_read(struct fd_state *st, const struct ckpt_fd_found *f, struct fd_options *o,
+		    struct ckpt_error *err)
 {
-	const struct fd_defaults *d = defaults_of(st, fd);
+	const struct fd_defaults *d = defaults_of(st, f);
 
 	o->n = 0;
 	if (!d)
@@ -190,7 +185,8 @@ int fd_options_read(struct fd_state *st, int fd, struct fd_options *o, struct ck
 		size_t size = 0;
 		int value = 0;
 
-		if (!d->known[i] || !read_option(fd, &options[i], &value, o->data[o->n], &size) ||
+		if (!d->known[i] ||
+		    !read_option(f->fd, &options[i], &value, o->data[o->n], &size) ||
 		    (value == d->value[i] && size == d->size[i] &&
 		     !memcmp(o->data[o->n], d->data[i], size)))
 			continue;

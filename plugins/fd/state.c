@@ -50,6 +50,10 @@ void fd_state_free(void *state)
 		close(st->stash[i].fd);
 	for (size_t i = 0; i < st->n_made; i++)
 		free(st->made[i]);
+	if (st->scratch_capacity) {
+		close(st->scratch[0]);
+		close(st->scratch[1]);
+	}
 	free(st->stash);
 	free(st->made);
 	free(st);

@@ -23,7 +23,7 @@
 
 static bool unix_listen_match(const struct ckpt_fd_found *f)
 {
-	return fd_socket_is(f, AF_UNIX) && fd_socket_int(f->fd, SOL_SOCKET, SO_ACCEPTCONN) == 1;
+	return f->domain == AF_UNIX && f->listening == 1;
 }
 
 struct name {
@@ -110,7 +110,7 @@ static int unix_listen_collect(struct ckpt_run *run, const struct ckpt_fd_found 
 	if (!d || read_name(f->fd, &n))
 		return ckpt_fail(err, EPROTO, "reading a listening unix socket");
 	rec.id = f->file;
-	rec.type = (uint32_t)fd_socket_int(f->fd, SOL_SOCKET, SO_TYPE);
+	rec.type = (uint32_t)f->type;
 	rec.abstract = n.abstract;
 	rec.name.data = (uint8_t *)n.a.sun_path + n.abstract;
 	rec.name.len = n.len;
@@ -124,7 +124,7 @@ static int unix_listen_collect(struct ckpt_run *run, const struct ckpt_fd_found 
 	}
 	fd_creator_of(run, f->fd, &creator);
 	fd_owner_of(&f->st, &owner);
-	if (fd_options_read(fd_state(run), f->fd, &options, err))
+	if (fd_options_read(fd_state(run), f, &options, err))
 		return -err->err;
 	rec.creator = &creator;
 	rec.owner = &owner;

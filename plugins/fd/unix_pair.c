@@ -26,8 +26,8 @@ static bool unnamed(int fd, bool peer)
 
 static bool unix_pair_match(const struct ckpt_fd_found *f)
 {
-	return fd_socket_is(f, AF_UNIX) && fd_socket_int(f->fd, SOL_SOCKET, SO_ACCEPTCONN) == 0 &&
-	       unnamed(f->fd, false) && unnamed(f->fd, true);
+	return f->domain == AF_UNIX && f->listening == 0 && unnamed(f->fd, false) &&
+	       unnamed(f->fd, true);
 }
 
 /* The file of the other end, NULL if it is closed (or left out). */
@@ -61,12 +61,11 @@ static int refuse_peer(struct ckpt_run *run, const struct ckpt_fd_found *f, uint
 }
 
 /* Any look at messages takes the error away; a stream's bytes can be counted first. */
-static bool has_error(int fd)
+static bool has_error(const struct ckpt_fd_found *f)
 {
-	struct pollfd p = { .fd = fd };
+	struct pollfd p = { .fd = f->fd };
 
-	return fd_socket_int(fd, SOL_SOCKET, SO_TYPE) != SOCK_STREAM && poll(&p, 1, 0) == 1 &&
-	       p.revents & POLLERR;
+	return f->type != SOCK_STREAM && poll(&p, 1, 0) == 1 && p.revents & POLLERR;
 }
 
 static int unix_pair_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
@@ -88,7 +87,7 @@ static int unix_pair_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 				 "unix_diag is needed");
 	if (d->peer && !fd_files_of(st, f->st.st_dev, d->peer, &files))
 		return refuse_peer(run, f, d->peer, err);
-	if (has_error(f->fd))
+	if (has_error(f))
 		return fd_refuse(run, f, "socket-error",
 				 "an error waits to be reported, which hides the queue behind it",
 				 "let the program receive it before the dump");
@@ -126,14 +125,14 @@ static int unix_pair_collect(struct ckpt_run *run, const struct ckpt_fd_found *f
 		return ckpt_fail(err, EPROTO, "reading a socketpair");
 	peer = peer_file(st, f, d);
 	rec.id = f->file;
-	rec.type = (uint32_t)fd_socket_int(f->fd, SOL_SOCKET, SO_TYPE);
+	rec.type = (uint32_t)f->type;
 	rec.peer = peer ? peer->id : 0;
 	/* SO_ERROR would take the error away */
 	rec.reset = !peer && p.revents & POLLERR;
 	rec.shutdown = d->shutdown;
 	fd_creator_of(run, f->fd, &creator);
 	fd_owner_of(&f->st, &owner);
-	if (fd_options_read(fd_state(run), f->fd, &options, err))
+	if (fd_options_read(fd_state(run), f, &options, err))
 		return -err->err;
 	rec.creator = &creator;
 	rec.owner = &owner;
