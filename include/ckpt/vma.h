@@ -32,14 +32,30 @@ struct ckpt_vma_found {
 	const char *vmflags; /* "rd wr mr mw me ac" */
 };
 
+/*
+ * A kind is asked for every mapping that is not private anonymous memory or the
+ * kernel's, and comes before what mem itself can do. Its name is kept in the
+ * image: at restore, a plugin with a kind of that name must be there. Register it
+ * with { "vma", "mydevice", &my_kind } in the descriptor's extensions. Since 0.1.
+ */
 struct ckpt_vma_kind {
 	uint32_t size; /* sizeof(struct ckpt_vma_kind) */
+	/* Is this one ours? More than one yes is an error naming both. */
 	bool (*match)(const struct ckpt_vma_found *v);
+	/*
+	 * Look from outside and refuse what cannot be saved; may be NULL. 0: it can be
+	 * saved; 1: refused with ckpt_refuse(), or lost by permission: it is left out;
+	 * negative: failed.
+	 */
 	int (*survey)(struct ckpt_run *run, const struct ckpt_vma_found *v, struct ckpt_error *err);
 	/* Put a record that carries the task's id and v->start. */
 	int (*collect)(struct ckpt_run *run, const struct ckpt_vma_found *v,
 		       struct ckpt_error *err);
-	/* Append to the task's script what maps [start, ...) again, with MAP_FIXED. */
+	/*
+	 * Append to the task's script what maps [start, ...) again, with
+	 * MAP_FIXED_NOREPLACE. The task's other mappings may not be there yet. A
+	 * descriptor may be lent with ckpt_lend_fd(); add a close(2) of it.
+	 */
 	int (*map)(struct ckpt_run *run, struct ckpt_task *task, uint64_t start,
 		   struct ckpt_script *s, struct ckpt_error *err);
 };

@@ -38,9 +38,7 @@ int mem_open_map_file(const struct ckpt_task *t, const struct mem_vma *v, int fl
 }
 
 /* Files that have a name in maps but none in a file system. Prefixes of the path. */
-static const struct {
-	const char *prefix, *feature, *reason, *hint;
-} bad_paths[] = {
+static const struct mem_bad_path bad_paths[] = {
 	{ "/memfd:", "memfd", "memory of a memfd is not saved yet",
 	  "stop the program that made it" },
 	{ "/SYSV", "sysv-shm", "System V shared memory is not saved yet",
@@ -61,6 +59,20 @@ static const struct {
 	  "stop the program that captures packets" },
 };
 
+const struct mem_bad_path *mem_bad_path(const char *path)
+{
+	static const char deleted[] = " (deleted)";
+	const size_t len = strlen(path), tail = sizeof(deleted) - 1;
+
+	/* what is in no file system shows as deleted; a real file may be called anything */
+	if (path[0] == '/' && (len < tail || strcmp(path + len - tail, deleted) != 0))
+		return NULL;
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(bad_paths); i++)
+		if (!strncmp(path, bad_paths[i].prefix, strlen(bad_paths[i].prefix)))
+			return &bad_paths[i];
+	return NULL;
+}
+
 static void mark_bad(struct mem_file *f, const char *feature, const char *reason, const char *hint)
 {
 	f->bad_feature = feature;
@@ -73,11 +85,6 @@ static void judge(struct mem_file *f)
 {
 	struct stat now;
 
-	for (size_t i = 0; i < CKPT_ARRAY_SIZE(bad_paths); i++)
-		if (!strncmp(f->path, bad_paths[i].prefix, strlen(bad_paths[i].prefix))) {
-			mark_bad(f, bad_paths[i].feature, bad_paths[i].reason, bad_paths[i].hint);
-			return;
-		}
 	if (!S_ISREG(f->st.st_mode)) {
 		mark_bad(f, "device", "memory of a device is not saved",
 			 "stop the program that uses the device, or load a plugin that handles it");

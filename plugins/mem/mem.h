@@ -226,6 +226,11 @@ int mem_file_of(struct mem_state *st, const struct ckpt_task *t, const struct me
 		uint32_t *id, const struct mem_file **bad, struct ckpt_error *err);
 int mem_file_exe(struct mem_state *st, const struct ckpt_task *t, uint32_t *id,
 		 const struct mem_file **bad, struct ckpt_error *err);
+/* Why what is mapped under this name cannot be saved; NULL: it may be a file. */
+struct mem_bad_path {
+	const char *prefix, *feature, *reason, *hint;
+};
+const struct mem_bad_path *mem_bad_path(const char *path);
 /* The shared anonymous object behind a mapping, known or new. */
 int mem_shared_of(struct mem_state *st, const struct ckpt_task *t, const struct mem_vma *v,
 		  uint32_t *id, struct ckpt_error *err);

@@ -159,13 +159,6 @@ static int save_vmas(struct saver *s, const struct mem_space *sp, struct mem_run
 	return r;
 }
 
-static int save_guards(struct saver *s, const struct mem_space *sp, struct mem_runs *guards)
-{
-	if (guards->n && ckpt_refuse_off(s->run, "guard", sp->task, "guard pages") != 1)
-		guards->n = 0;
-	return 0;
-}
-
 static int save_task(struct saver *s, const struct mem_space *sp, struct ckpt_error *err)
 {
 	MEM_AUTO_RUNS struct mem_runs stored = { 0 }, guards = { 0 };
@@ -175,10 +168,10 @@ static int save_task(struct saver *s, const struct mem_space *sp, struct ckpt_er
 	m.id = sp->task->id;
 	m.offset = s->offset + s->used;
 	r = save_vmas(s, sp, &stored, &guards, err);
-	if (!r)
-		r = save_guards(s, sp, &guards);
 	if (r < 0)
 		return r;
+	if (!ckpt_feature_on(s->run, "guard"))
+		guards.n = 0;
 	m.start = stored.start;
 	m.pages = stored.pages;
 	m.n_start = m.n_pages = stored.n;
@@ -250,8 +243,7 @@ int mem_save(struct ckpt_run *run, struct ckpt_error *err)
 
 	if (r < 0)
 		return r;
-	buf = mmap(NULL, BUFFER, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE,
-		   -1, 0);
+	buf = mmap(NULL, BUFFER, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (buf == MAP_FAILED)
 		return ckpt_fail_sys(err, errno, "mmap");
 	s.buf = buf;

@@ -105,7 +105,10 @@ static int extension(struct survey *s, struct mem_vma *v, struct ckpt_error *err
 	v->kind = MEM_EXTENSION;
 	c.kind = v->ext->ops;
 	r = ckpt_call_as(s->run, v->ext_plugin, ask_survey, &c, err);
-	return r < 0 ? r : 1;
+	if (r < 0)
+		return r;
+	v->left_out = r == 1;
+	return 1;
 }
 
 /* ---- one mapping --------------------------------------------------------------- */
@@ -175,6 +178,7 @@ static void check_flags(struct survey *s, struct mem_vma *v)
 static int classify(struct survey *s, struct mem_vma *v, struct ckpt_error *err)
 {
 	bool anon = !v->ino && v->path[0] != '/' && strncmp(v->path, "anon_inode:", 11);
+	const struct mem_bad_path *bad;
 
 	if (mem_is_special(v->path)) {
 		v->kind = MEM_SPECIAL;
@@ -186,6 +190,12 @@ static int classify(struct survey *s, struct mem_vma *v, struct ckpt_error *err)
 
 		if (r)
 			return r < 0 ? r : 0;
+	}
+	/* says more than the flags that such mappings have */
+	bad = anon ? NULL : mem_bad_path(v->path);
+	if (bad) {
+		v->left_out = !refuse(s, v, bad->feature, bad->reason, bad->hint);
+		return 0;
 	}
 	check_flags(s, v);
 	if (v->left_out || v->flags & (MEM_PFN | MEM_HUGETLB))
@@ -309,6 +319,36 @@ static bool vanished(const struct ckpt_run *run, int r)
 	return ckpt_is_live(run) && (r == -ESRCH || r == -ENOENT);
 }
 
+static void refuse_guard(struct survey *s, const struct mem_vma *v)
+{
+	char name[MEM_NAME_MAX], object[MEM_NAME_MAX + 16];
+
+	snprintf(object, sizeof(object), "guard pages in %s", mem_vma_name(v, name, sizeof(name)));
+	ckpt_refuse_off(s->run, "guard", s->sp->task, object);
+}
+
+/* Guard pages show in page tables only: they are looked for if they must not be there. */
+static int survey_guards(struct survey *s, struct ckpt_error *err)
+{
+	MEM_AUTO_SCAN struct mem_scan scan = { .fd = -1 };
+	MEM_AUTO_RUNS struct mem_runs pages = { 0 }, guards = { 0 };
+	int r = ckpt_feature_on(s->run, "guard") ? 1
+						 : mem_scan_open(s->run, s->sp->task, &scan, err);
+
+	for (size_t i = 0; !r && i < s->sp->maps.n; i++) {
+		const struct mem_vma *v = &s->sp->maps.vma[i];
+
+		if (v->left_out || (v->kind != MEM_PRIVATE_ANON && v->kind != MEM_FILE_PRIVATE))
+			continue;
+		r = mem_scan_vma(&scan, v, &pages, &guards, err);
+		if (r < 0 || !guards.n)
+			continue;
+		refuse_guard(s, v);
+		break;
+	}
+	return r < 0 ? r : 0;
+}
+
 static int survey_task(struct survey *s, struct ckpt_error *err)
 {
 	int r;
@@ -321,6 +361,8 @@ static int survey_task(struct survey *s, struct ckpt_error *err)
 		r = survey_vdso(s, err);
 	if (!r)
 		r = survey_exe(s, err);
+	if (!r)
+		r = survey_guards(s, err);
 	return r;
 }
 

@@ -26,6 +26,10 @@
 
 enum { PAGE = 4096, FILE_PAGES = 8, SMALL = 400 };
 
+#ifndef MAP_DROPPABLE
+#define MAP_DROPPABLE 0x08
+#endif
+
 #define ANON (MAP_PRIVATE | MAP_ANONYMOUS)
 
 /* ---- content ----------------------------------------------------------------------------------
@@ -69,7 +73,7 @@ static char *map(size_t pages, int prot, int flags)
 
 static char *sparse, *dense, *zeros, *read_only, *hidden, *code, *reservation, *island, *heap,
 	*deep;
-static char *guarded, *small, *apart;
+static char *guarded, *small, *apart, *droppable;
 static bool has_guards;
 static void *brk_end;
 
@@ -127,6 +131,11 @@ static void build_private(void)
 	guarded = map(8, PROT_READ | PROT_WRITE, ANON);
 	fill(guarded, 8, 8);
 	has_guards = !madvise(guarded + 2 * PAGE, 2 * PAGE, MADV_GUARD_INSTALL);
+	/* the kernel may drop the content any time, so it is never looked at */
+	droppable =
+		mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_DROPPABLE | MAP_ANONYMOUS, -1, 0);
+	if (droppable != MAP_FAILED)
+		fill(droppable, 9, 2);
 	small = map(SMALL * 2, PROT_READ, ANON);
 	for (size_t i = 0; i < SMALL; i++) {
 		MUST(mprotect(small + i * 2 * PAGE, PAGE, PROT_READ | PROT_WRITE));
