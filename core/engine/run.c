@@ -124,8 +124,8 @@ static int run_node(struct ckpt_run *run, const struct graph_node *n,
 		return ckpt_fail(err, ECANCELED, "interrupted before %s", n->name);
 	ckpt_log(run, CKPT_LOG_INFO, "%s%s", n->step ? "" : "milestone ", n->name);
 	r = n->step ? run_step(run, n, err) : run_milestone(run, n->name, actions, err);
-	/* an error at a later place may only follow from what a blocker left out */
-	if (r < 0 && run->result->n_blockers && !run->too_late)
+	/* an error of a step may only follow from what a blocker left out */
+	if (r < 0 && n->step && run->result->n_blockers && !run->too_late)
 		return run_check_blockers(run, err);
 	return r < 0 ? r : add_timing(run->result, n->name, clock_us() - start, err);
 }
