@@ -76,26 +76,25 @@ static int read_targets(const char *fdinfo, struct target **out, size_t *n)
 	return 0;
 }
 
-static bool is_target(const struct fd_entry *epoll, const struct fd_entry *e,
-		      const struct target *t)
+static bool is_target(const struct fd_entry *epoll, const struct target *t)
 {
 	struct kcmp_epoll_slot slot = { (uint32_t)epoll->num, t->num, t->toff };
+	pid_t pid = epoll->task->pid;
 
-	return syscall(SYS_kcmp, e->task->pid, epoll->task->pid, KCMP_EPOLL_TFD, e->num, &slot) ==
-	       0;
+	return syscall(SYS_kcmp, pid, pid, KCMP_EPOLL_TFD, t->num, &slot) == 0;
 }
 
-/* Who has the epoll open has the target under its number, or else nobody has. */
-static bool locate(const struct fd_state *st, const struct fd_file *epoll, struct target *t)
+/* Some task that has the epoll open has the target under its number, or else nobody has. */
+static bool locate(struct ckpt_run *run, const struct fd_file *epoll, struct target *t)
 {
 	for (const struct fd_entry *h = epoll->first; h; h = h->next) {
-		const struct fd_entry *e = fd_entry_find(st, h->task, (int)t->num);
-
-		if (!e || !is_target(h, e, t))
+		if (!is_target(h, t))
 			continue;
-		t->at = e;
+		t->at = fd_entry_find(fd_state(run), h->task, (int)t->num);
 		t->epoll = h->num;
-		return true;
+		/* a running task may have opened it after its table was read */
+		if (t->at || ckpt_is_live(run))
+			return true;
 	}
 	return false;
 }
@@ -112,9 +111,7 @@ static int survey_target(struct ckpt_run *run, const struct ckpt_fd_found *f,
 {
 	char reason[128];
 
-	if (!locate(fd_state(run), epoll, t)) {
-		if (ckpt_is_live(run))
-			return 0;
+	if (!locate(run, epoll, t)) {
 		snprintf(reason, sizeof(reason),
 			 "its target %u was closed or its number reused while the file is still "
 			 "open elsewhere",
@@ -171,7 +168,7 @@ static int epoll_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	for (size_t i = 0; i < n; i++) {
 		Ckpt__Fd__EpollTarget *t = &recs[rec.n_targets];
 
-		if (!locate(st, epoll, &list[i]))
+		if (!locate(run, epoll, &list[i]))
 			return ckpt_fail(err, ENOENT, "target %u of the epoll is gone",
 					 list[i].num);
 		/* lost by permission: there is nothing to wait for */

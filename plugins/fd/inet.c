@@ -32,7 +32,7 @@ static int inet_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, stru
 	/* of a listening socket: the connections that wait for accept(2) */
 	if (!ti.tcpi_unacked)
 		return 0;
-	snprintf(reason, sizeof(reason), "%u connections wait to be accepted", ti.tcpi_unacked);
+	snprintf(reason, sizeof(reason), "connections wait to be accepted: %u", ti.tcpi_unacked);
 	return fd_refuse_detail(run, f, "pending", reason,
 				"try again when the program has accepted them, or --allow-loss "
 				"fd.pending: those peers are then cut off");

@@ -87,7 +87,7 @@ static int unix_listen_survey(struct ckpt_run *run, const struct ckpt_fd_found *
 				 "unix_diag is needed");
 	r = n.abstract ? 0 : check_file(run, f, &n);
 	if (!r && d->pending) {
-		snprintf(reason, sizeof(reason), "%u connections wait to be accepted", d->pending);
+		snprintf(reason, sizeof(reason), "connections wait to be accepted: %u", d->pending);
 		r = fd_refuse_detail(run, f, "pending", reason,
 				     "try again when the program has accepted them, or "
 				     "--allow-loss fd.pending: those peers are then cut off");
