@@ -32,7 +32,7 @@ static struct ckpt_birth birth(pid_t *set_tid, const int32_t *nr, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
 		set_tid[i] = nr[n - 1 - i];
-	return (struct ckpt_birth){ .set_tid = set_tid, .n_set_tid = n };
+	return (struct ckpt_birth){ .set_tid = n ? set_tid : NULL, .n_set_tid = n };
 }
 
 static int make(struct ckpt_run *run, struct pid_plan *p, int node, struct ckpt_error *err)

@@ -121,9 +121,11 @@ static int pid_namespaces(struct survey *s, const struct ckpt_task *t, struct ck
 	if (at < 0)
 		return at;
 	ns = &s->map.ns[at];
-	if (ns->level)
-		ckpt_refuse_off(s->run, "nested-namespaces", t, "pid namespace");
 	snprintf(object, sizeof(object), "pid namespace %llu", (unsigned long long)ns->ino);
+	if (ns->level && !ckpt_feature_on(s->run, "nested-namespaces"))
+		refuse(s, t, "nested-namespaces", object,
+		       "the feature pid.nested-namespaces is switched off",
+		       "do not switch it off: its tasks would see other ids", true);
 	if (ns->foreign_owner)
 		refuse(s, t, "user", object, "it is owned by another user namespace than ckpt's",
 		       NS_HINT, true);
@@ -193,6 +195,7 @@ static int family(struct survey *s, const struct ckpt_task *t, struct ckpt_error
 		return 0;
 	if (r < 0)
 		return r;
+	ckpt_refuse_off(s->run, "ids", t, "process id");
 	if (ckpt_feature_on(s->run, "sessions"))
 		leader(s, t, "sessions", "session", st.session);
 	else if (st.session == t->pid)

@@ -81,11 +81,21 @@ static void start_spinning(void)
 	MUST_ZERO(pthread_create(&spinner, NULL, spin, NULL));
 }
 
+/* pthread_join() waits on the futex that the kernel clears when the thread ends. */
+static bool joined(pthread_t thread)
+{
+	const struct timespec deadline = { .tv_sec = time(NULL) + 2 };
+	bool done = pthread_timedjoin_np(thread, NULL, &deadline) == 0;
+
+	CHECK(done, "the end of a thread is not announced");
+	return done;
+}
+
 static void check_spinning(void)
 {
 	atomic_store(&stop_spinning, true);
-	/* waits on the futex that the kernel clears when the thread ends */
-	pthread_join(spinner, NULL);
+	if (!joined(spinner))
+		return;
 	CHECK(!atomic_load(&spinning_bad), "vector registers have changed");
 	start_spinning();
 }
@@ -373,9 +383,13 @@ static void check_robust(void)
 
 	if (write(leave[1], "x", 1) != 1)
 		victim_fail("pipe: %s", strerror(errno));
-	pthread_join(holder, NULL);
+	if (!joined(holder))
+		return;
 	r = pthread_mutex_trylock(&robust);
-	CHECK(r == EOWNERDEAD, "the mutex of a dead thread: %s", strerror(r));
+	if (r != EOWNERDEAD) {
+		victim_fail("the mutex of a dead thread: %s", strerror(r));
+		return;
+	}
 	pthread_mutex_consistent(&robust);
 	pthread_mutex_unlock(&robust);
 	start_holder();
