@@ -108,5 +108,5 @@ int run_plan(struct ckpt_run *dump, struct ckpt_error *err)
 			err->exit = CKPT_EXIT_REFUSED;
 	}
 	ckpt_result_free(&scratch);
-	return r < 0 ? ckpt_wrap(err, "the image could not be restored") : 0;
+	return r < 0 ? ckpt_wrap(err, "plan") : 0;
 }
