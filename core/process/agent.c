@@ -92,7 +92,9 @@ int agent_wait(struct ckpt_agent *a, struct ckpt_error *err)
 		if (time(NULL) > deadline)
 			return ckpt_fail_sys(err, ETIMEDOUT, "thread %d: the agent is stuck",
 					     (int)a->th->tid);
-		futex(&a->seat->done, FUTEX_WAIT, done, &slice);
+		/* a wake-up that was lost costs a slice, not the run */
+		if (futex(&a->seat->done, FUTEX_WAIT, done, &slice) && errno == ETIMEDOUT)
+			futex(&a->seat->seq, FUTEX_WAKE, 1, NULL);
 	}
 	return 0;
 }
