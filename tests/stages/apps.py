@@ -3,6 +3,7 @@
 from apps.redis_app import Redis
 from lib import roundtrip
 from lib.victim import Victim
+from stages.scenario import directives, settings
 
 # between two looks these change nothing of what ckpt verify compares; for programs at work see below
 AT_REST = ("nested",)
@@ -23,7 +24,8 @@ def tests(context):
     """Two for each program."""
     rounds = 2 if context.quick else 5
     for name, start in programs(context).items():
-        ignore = AT_WORK + ((r"maps",) if name == "busy" else ())
+        source = context.source / f"tests/scenario/{name}.c"
+        ignore = [*AT_WORK, *(settings(directives(source))["ignore"] if source.exists() else ())]
         yield (f"apps/{name}/{rounds}-rounds",
                lambda test, name=name, start=start, ignore=ignore: roundtrip.rounds(
                    context.ckpt(), test, start(test), rounds, ignore=ignore, verify=name in AT_REST))
