@@ -84,7 +84,7 @@ struct batch {
 static void batch_flush(struct batch *b)
 {
 	if (b->n) {
-		ckpt_script_add(b->j->s, SYS_preadv, CKPT_C(b->j->pages_num),
+		ckpt_script_add(b->j->s, SYS_preadv, CKPT_R(b->j->pages_op),
 				CKPT_IN(b->iov, b->n * sizeof(*b->iov)), CKPT_C(b->n),
 				CKPT_C(b->offset), CKPT_C(0));
 		ckpt_script_expect(b->j->s, (int64_t)b->bytes);

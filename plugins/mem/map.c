@@ -16,69 +16,74 @@
 #define ARCH_MAP_VDSO_64 0x2003
 #endif
 
-/* Numbers under which files are lent to the task: read-only ones, then writable ones. */
-struct lent {
-	int *num; /* -1: not lent */
-	size_t n;
-};
+/* As many files are open in a task at once; then the script so far is run. */
+#define MAX_OPEN 200
 
 struct mapper {
 	struct mem_job j;
-	struct lent files, shared;
+	struct mem_lender lend;
 	const int *shared_fds; /* of the engine */
 	uint64_t agent_start, agent_end;
 	uint64_t scratch; /* room for one piece of memory to be moved into place; 0: none */
-	int exe_num;
+	int exe_num;	  /* number of the executed file in the task; -1 */
 };
 
 /* ---- lending ----------------------------------------------------------------- */
 
-static int lent_init(struct lent *l, size_t n, struct ckpt_error *err)
+/*
+ * Places in the lender's table: read-only files, writable ones, shared objects, the executed file,
+ * the page file.
+ */
+static size_t slots(const struct mem_image *im)
 {
-	l->n = n;
-	l->num = calloc(n + 1, sizeof(*l->num));
-	if (!l->num)
-		return ckpt_fail(err, ENOMEM, "out of memory");
-	for (size_t i = 0; i < n; i++)
-		l->num[i] = -1;
-	return 0;
-}
-
-static int take_back(struct mapper *m, struct lent *l, struct ckpt_error *err)
-{
-	for (size_t i = 0; i < l->n; i++) {
-		int r = l->num[i] < 0 ? 0 : ckpt_return_fd(m->j.run, m->j.task, l->num[i], err);
-
-		if (r < 0)
-			return r;
-		l->num[i] = -1;
-	}
-	return 0;
+	return im->n_files * 2 + im->n_shared + 2;
 }
 
 static int lend_file(struct mapper *m, uint32_t id, bool write, struct ckpt_error *err)
 {
-	const char *path = m->j.im->files[id - 1]->path;
-	int *num = &m->files.num[id - 1 + (write ? m->j.im->n_files : 0)];
-	CKPT_AUTO_FD int fd = -1;
+	const struct mem_image *im = m->j.im;
 
-	if (*num >= 0)
-		return *num;
-	fd = open(path, (write ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_CLOEXEC);
-	if (fd < 0)
-		return ckpt_fail_sys(err, errno, "open %s for %s", path,
-				     write ? "writing" : "reading");
-	*num = ckpt_lend_fd(m->j.run, m->j.task, fd, err);
-	return *num;
+	return mem_lend_file(&m->lend, m->j.s, id - 1 + (write ? im->n_files : 0),
+			     im->files[id - 1]->path, write ? O_RDWR : O_RDONLY, err);
 }
 
-static int lend_shared(struct mapper *m, uint32_t id, struct ckpt_error *err)
+static int lend_shared(struct mapper *m, uint32_t id)
 {
-	int *num = &m->shared.num[id - 1];
+	return mem_lend(&m->lend, m->j.s, m->j.im->n_files * 2 + id - 1, m->shared_fds[id - 1]);
+}
 
-	if (*num < 0)
-		*num = ckpt_lend_fd(m->j.run, m->j.task, m->shared_fds[id - 1], err);
-	return *num;
+/* PR_SET_MM_MAP takes the number out of a structure: it has to be known beforehand. */
+static int lend_exe(struct mapper *m, struct ckpt_error *err)
+{
+	const mem_space_rec *sp = m->j.ti->space;
+	int op;
+
+	m->exe_num = -1;
+	if (!sp->exe || !sp->start_code)
+		return 0;
+	/* with the others closed, it gets the pidfd's next number at most: that after it is free */
+	mem_lend_end(&m->lend, m->j.s);
+	op = mem_lend_file(&m->lend, m->j.s, slots(m->j.im) - 2, m->j.im->files[sp->exe - 1]->path,
+			   O_RDONLY, err);
+	if (op < 0)
+		return op;
+	m->exe_num = m->lend.engine + 2;
+	ckpt_script_add(m->j.s, SYS_fcntl, CKPT_R(op), CKPT_C(F_DUPFD_CLOEXEC), CKPT_C(m->exe_num));
+	ckpt_script_expect(m->j.s, m->exe_num);
+	return 0;
+}
+
+/* Run what the script has so far, and start a new one. */
+static int run_script(struct mapper *m, struct ckpt_error *err)
+{
+	int r;
+
+	mem_lend_end(&m->lend, m->j.s);
+	r = ckpt_script_run(m->j.s, m->j.task->threads[0], err);
+	mem_lend_drop(&m->lend);
+	ckpt_script_free(m->j.s);
+	m->j.s = ckpt_script_new(m->j.run, "mem.map");
+	return r;
 }
 
 /* ---- places ---------------------------------------------------------------------- */
@@ -160,12 +165,12 @@ static void advise(struct ckpt_script *s, uint64_t start, uint64_t len, const me
 	}
 }
 
-static void map_at(struct ckpt_script *s, uint64_t start, uint64_t len, int prot, int flags, int fd,
-		   uint64_t offset)
+static void map_at(struct ckpt_script *s, uint64_t start, uint64_t len, int prot, int flags,
+		   struct ckpt_arg fd, uint64_t offset)
 {
 	/* never over something: the agent would be the first victim of a bad image */
 	ckpt_script_add(s, SYS_mmap, CKPT_C(start), CKPT_C(len), CKPT_C(prot),
-			CKPT_C(flags | MAP_FIXED_NOREPLACE), CKPT_C(fd), CKPT_C(offset));
+			CKPT_C(flags | MAP_FIXED_NOREPLACE), fd, CKPT_C(offset));
 	ckpt_script_expect(s, (int64_t)start);
 }
 
@@ -195,7 +200,7 @@ static void map_apart(struct mapper *m, uint64_t start, uint64_t len, int prot,
 	struct ckpt_script *s = m->j.s;
 	uint64_t at = m->scratch;
 
-	map_at(s, at, len, prot, map_flags(v), -1, 0);
+	map_at(s, at, len, prot, map_flags(v), CKPT_C(-1), 0);
 	ckpt_script_add(s, SYS_madvise, CKPT_C(at), CKPT_C(MEM_PAGE), CKPT_C(MADV_POPULATE_WRITE));
 	ckpt_script_allow(s, EINVAL);
 	advise(s, at, len, v);
@@ -223,7 +228,7 @@ static void map_anon(struct mapper *m, const mem_vma_rec *v, int prot, size_t *s
 		if (apart) {
 			map_apart(m, at, end - at, prot, v);
 		} else {
-			map_at(m->j.s, at, end - at, prot, map_flags(v), -1, 0);
+			map_at(m->j.s, at, end - at, prot, map_flags(v), CKPT_C(-1), 0);
 			advise(m->j.s, at, end - at, v);
 		}
 		apart = true;
@@ -270,7 +275,7 @@ static int first_prot(const mem_vma_rec *v, bool own)
 static int map_vma(struct mapper *m, const mem_vma_rec *v, int prot, size_t *seam,
 		   struct ckpt_error *err)
 {
-	int fd = -1;
+	int op;
 
 	switch (v->kind) {
 	case MEM_SPECIAL:
@@ -281,14 +286,14 @@ static int map_vma(struct mapper *m, const mem_vma_rec *v, int prot, size_t *sea
 		map_anon(m, v, prot, seam);
 		return 0;
 	case MEM_SHARED_ANON:
-		fd = lend_shared(m, v->object, err);
+		op = lend_shared(m, v->object);
 		break;
 	default:
-		fd = lend_file(m, v->object, v->flags & MEM_MAYWRITE, err);
+		op = lend_file(m, v->object, v->flags & MEM_MAYWRITE, err);
 	}
-	if (fd < 0)
-		return fd;
-	map_at(m->j.s, v->start, v->end - v->start, prot, map_flags(v), fd, v->offset);
+	if (op < 0)
+		return op;
+	map_at(m->j.s, v->start, v->end - v->start, prot, map_flags(v), CKPT_R(op), v->offset);
 	advise(m->j.s, v->start, v->end - v->start, v);
 	return 0;
 }
@@ -329,7 +334,12 @@ static int map_all(struct mapper *m, struct ckpt_error *err)
 		r = map_vma(m, v, prots[i], &seam, err);
 		if (r < 0)
 			return ckpt_wrap(err, "%s", mem_rec_name(m->j.im, v, name, sizeof(name)));
+		r = m->lend.open < MAX_OPEN ? 0 : run_script(m, err);
+		if (r < 0)
+			return r;
 	}
+	if (g->n_start)
+		m->j.pages_op = mem_lend(&m->lend, m->j.s, slots(m->j.im) - 1, m->j.pages_fd);
 	r = mem_fill_script(&m->j, err);
 	for (size_t i = 0; !r && i < ti->vmas->n_vma; i++) {
 		const mem_vma_rec *v = ti->vmas->vma[i];
@@ -394,99 +404,99 @@ static void set_layout(struct mapper *m)
 
 /* ---- one task --------------------------------------------------------------------------- */
 
-static int run_script(struct mapper *m, struct ckpt_error *err)
-{
-	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(m->j.run, "mem.map");
-	int r;
-
-	m->j.s = s;
-	r = map_all(m, err);
-	if (r < 0)
-		return r;
-	set_layout(m);
-	lock_all(m);
-	r = ckpt_script_run(s, m->j.task->threads[0], err);
-	return r < 0 ? r : mem_fill_forced(&m->j, err);
-}
-
 static int map_with(struct mapper *m, struct ckpt_error *err)
 {
-	const mem_space_rec *sp = m->j.ti->space;
 	int r;
 
 	ckpt_agent_range(m->j.run, &m->agent_start, &m->agent_end);
 	if (m->j.ti->vmas->n_seam)
 		m->scratch = find_hole(m, longest_seam_piece(m->j.ti->vmas));
-	if (m->j.pages_fd >= 0 && m->j.ti->pages->n_start) {
-		m->j.pages_num = ckpt_lend_fd(m->j.run, m->j.task, m->j.pages_fd, err);
-		if (m->j.pages_num < 0)
-			return m->j.pages_num;
-	}
-	m->exe_num = sp->exe && sp->start_code ? lend_file(m, sp->exe, false, err) : -1;
-	if (sp->exe && sp->start_code && m->exe_num < 0)
-		return m->exe_num;
+	r = map_all(m, err);
+	if (!r)
+		r = lend_exe(m, err);
+	if (r < 0)
+		return r;
+	set_layout(m);
+	if (m->exe_num >= 0)
+		ckpt_script_add(m->j.s, SYS_close, CKPT_C(m->exe_num));
+	lock_all(m);
 	r = run_script(m, err);
-	if (!r && m->j.pages_num >= 0)
-		r = ckpt_return_fd(m->j.run, m->j.task, m->j.pages_num, err);
 	if (!r)
-		r = take_back(m, &m->files, err);
+		r = mem_fill_forced(&m->j, err);
 	if (!r)
-		r = take_back(m, &m->shared, err);
+		r = mem_lend_fini(&m->lend, err);
 	return r ? r : mem_map_check(&m->j, err);
 }
 
-static int map_task(struct ckpt_run *run, const struct mem_image *im, struct ckpt_task *t,
-		    int pages_fd, const int *shared_fds, struct ckpt_error *err)
+/* What all tasks' mappings are made from. */
+struct sources {
+	const struct mem_image *im;
+	int pages_fd, self;
+	int *shared;
+};
+
+static int map_task(struct ckpt_run *run, const struct sources *src, struct ckpt_task *t,
+		    struct ckpt_error *err)
 {
 	struct mapper m = { .j = { .run = run,
-				   .im = im,
-				   .ti = mem_image_task(im, t->id),
+				   .im = src->im,
+				   .ti = mem_image_task(src->im, t->id),
 				   .task = t,
-				   .pages_fd = pages_fd,
-				   .pages_num = -1 },
-			    .shared_fds = shared_fds };
+				   .pages_fd = src->pages_fd },
+			    .shared_fds = src->shared };
 	int r;
 
 	if (!m.j.ti)
 		return 0;
-	r = lent_init(&m.files, im->n_files * 2, err);
-	if (!r)
-		r = lent_init(&m.shared, im->n_shared, err);
+	m.j.s = ckpt_script_new(run, "mem.map");
+	r = mem_lend_init(&m.lend, run, t, src->self, slots(src->im), err);
 	if (!r)
 		r = map_with(&m, err);
-	free(m.files.num);
-	free(m.shared.num);
+	ckpt_script_free(m.j.s);
+	mem_lend_free(&m.lend);
 	return r;
+}
+
+static int map_tasks(struct ckpt_run *run, const struct sources *src, struct ckpt_error *err)
+{
+	char name[64];
+
+	for (size_t i = 0; i < ckpt_task_count(run); i++) {
+		struct ckpt_task *t = ckpt_task_at(run, i);
+		int r = t->zombie ? 0 : map_task(run, src, t, err);
+
+		if (r < 0)
+			return ckpt_wrap(err, "%s", mem_task_name(t, name, sizeof(name)));
+	}
+	return 0;
 }
 
 int mem_map(struct ckpt_run *run, struct ckpt_error *err)
 {
 	CKPT_AUTO_FD int pages_fd = -1;
-	CKPT_AUTO_FREE int *shared = NULL;
+	CKPT_AUTO_FD int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	struct sources src;
 	struct mem_state *st;
 	uint64_t size;
-	char name[64];
 	int r = mem_state_get(run, &st, err);
 
+	if (!r && self < 0)
+		r = ckpt_fail_sys(err, errno, "pidfd_open(2) of ckpt itself");
+	if (!r)
+		r = ckpt_pages_open(run, MEM_PAGES_NAME, &pages_fd, &size, err);
 	if (r < 0)
 		return r;
-	r = ckpt_pages_open(run, MEM_PAGES_NAME, &pages_fd, &size, err);
-	shared = calloc(st->image->n_shared + 1, sizeof(*shared));
-	if (!r && !shared)
-		r = ckpt_fail(err, ENOMEM, "out of memory");
-	if (r < 0)
-		return r;
-	memset(shared, -1, st->image->n_shared * sizeof(*shared));
-	r = mem_shared_make(st->image, pages_fd, shared, err);
-	for (size_t i = 0; !r && i < ckpt_task_count(run); i++) {
-		struct ckpt_task *t = ckpt_task_at(run, i);
-
-		r = t->zombie ? 0 : map_task(run, st->image, t, pages_fd, shared, err);
-		if (r < 0)
-			ckpt_wrap(err, "%s", mem_task_name(t, name, sizeof(name)));
-	}
-	for (size_t i = 0; i < st->image->n_shared; i++)
-		if (shared[i] >= 0)
-			close(shared[i]);
+	src = (struct sources){ .im = st->image, .pages_fd = pages_fd, .self = self };
+	src.shared = calloc(src.im->n_shared + 1, sizeof(*src.shared));
+	if (!src.shared)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	memset(src.shared, -1, src.im->n_shared * sizeof(*src.shared));
+	r = mem_shared_make(src.im, pages_fd, src.shared, err);
+	if (!r)
+		r = map_tasks(run, &src, err);
+	for (size_t i = 0; i < src.im->n_shared; i++)
+		if (src.shared[i] >= 0)
+			close(src.shared[i]);
+	free(src.shared);
 	return r;
 }

@@ -284,6 +284,34 @@ void mem_image_free(struct mem_image *im);
 const struct mem_task_image *mem_image_task(const struct mem_image *im, uint32_t id);
 const char *mem_rec_name(const struct mem_image *im, const mem_vma_rec *v, char *buf, size_t size);
 
+/* ---- the engine's descriptors in a task (lend.c) --------------------------------------------- */
+
+struct mem_lent {
+	int fd; /* of the engine, opened for this; -1 */
+	int op; /* that fetches it in the present script; -1 */
+};
+
+struct mem_lender {
+	struct ckpt_run *run;
+	struct ckpt_task *task;
+	int engine; /* a pidfd of the engine, in the task */
+	struct mem_lent *slot;
+	size_t n, open;
+};
+
+int mem_lend_init(struct mem_lender *l, struct ckpt_run *run, struct ckpt_task *t, int pidfd,
+		  size_t slots, struct ckpt_error *err);
+/* The operation whose result is the descriptor; appended to the script on first use. */
+int mem_lend(struct mem_lender *l, struct ckpt_script *s, size_t slot, int fd);
+/* As above, of a file that is opened for it: O_RDONLY or O_RDWR. */
+int mem_lend_file(struct mem_lender *l, struct ckpt_script *s, size_t slot, const char *path,
+		  int flags, struct ckpt_error *err);
+/* Append the closing of everything fetched; the engine's own are closed after the run, by drop. */
+void mem_lend_end(struct mem_lender *l, struct ckpt_script *s);
+void mem_lend_drop(struct mem_lender *l);
+int mem_lend_fini(struct mem_lender *l, struct ckpt_error *err);
+void mem_lend_free(struct mem_lender *l);
+
 /* ---- mapping (map.c, fill.c) ---------------------------------------------------------------- */
 
 /* One task being mapped. */
@@ -293,8 +321,8 @@ struct mem_job {
 	const struct mem_task_image *ti;
 	struct ckpt_task *task;
 	struct ckpt_script *s;
-	int pages_fd;  /* of the engine; -1: no page file */
-	int pages_num; /* the same lent to the task */
+	int pages_fd; /* of the engine; -1: no page file */
+	int pages_op; /* fetches the same in the task */
 };
 
 /* Must the mapping be writable while it is made? */
