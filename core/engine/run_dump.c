@@ -119,6 +119,28 @@ static int dump(struct ckpt_run *run, struct ckpt_error *err)
 	return r < 0 ? -err->err : 0;
 }
 
+/*
+ * A tree that cannot even be stopped (a task is traced already) is refused with
+ * a complete list all the same: a dry run makes it.
+ */
+static int list_blockers(struct ckpt *c, const struct ckpt_dump_args *a, struct ckpt_result *res,
+			 struct ckpt_error *err)
+{
+	struct ckpt_dump_args look = *a;
+	struct ckpt_error why = { 0 };
+	struct ckpt_result found = { 0 };
+
+	look.dry_run = true;
+	if (!ckpt_dump(c, &look, &found, &why) || !found.n_blockers) {
+		ckpt_result_free(&found);
+		return -err->err;
+	}
+	ckpt_result_free(res);
+	*res = found;
+	*err = why;
+	return -why.err;
+}
+
 int ckpt_dump(struct ckpt *c, const struct ckpt_dump_args *a, struct ckpt_result *res,
 	      struct ckpt_error *err)
 {
@@ -143,5 +165,8 @@ int ckpt_dump(struct ckpt *c, const struct ckpt_dump_args *a, struct ckpt_result
 	run_fini(&run);
 	image_writer_free(run.writer);
 	image_store_free(&run.store);
-	return run_finish(res, "dump", start, r, err);
+	r = run_finish(res, "dump", start, r, err);
+	if (r < 0 && err->exit == CKPT_EXIT_REFUSED && !res->n_blockers && !a->dry_run)
+		r = list_blockers(c, a, res, err);
+	return r;
 }
