@@ -144,6 +144,11 @@ int ckpt_kcmp(const struct ckpt_task *a, const struct ckpt_task *b, int type)
 	return r < 0 ? -errno : (int)r;
 }
 
+int signal_task(const struct ckpt_task *t, int sig)
+{
+	return syscall(SYS_pidfd_send_signal, t->pidfd, sig, NULL, 0) ? -errno : 0;
+}
+
 #define XSTATE_MAX (64u << 10)
 
 int read_xstate(struct ckpt_agent *a, struct ckpt_error *err)

@@ -244,7 +244,7 @@ void proc_abort(struct proc_set *ps)
 	ps->restoring = false;
 	for (size_t i = ps->n; i-- > 0;)
 		if (!ps->tasks[i]->ended)
-			kill(ps->tasks[i]->pub.pid, SIGKILL);
+			signal_task(&ps->tasks[i]->pub, SIGKILL);
 	if (ps->newborn)
 		kill(ps->newborn, SIGKILL);
 	for (int tries = 0; left && tries < 5000; tries++) {
@@ -254,7 +254,7 @@ void proc_abort(struct proc_set *ps)
 			;
 		left = 0;
 		for (size_t i = 0; i < ps->n; i++)
-			left += kill(ps->tasks[i]->pub.pid, 0) == 0;
+			left += signal_task(&ps->tasks[i]->pub, 0) == 0;
 		if (left)
 			nanosleep(&nap, NULL);
 	}

@@ -346,12 +346,6 @@ static int detach(struct ckpt_thread *th)
 	return ptrace(PTRACE_DETACH, th->tid, NULL, NULL) && errno != ESRCH ? -errno : 0;
 }
 
-static int kill_task(const struct ckpt_task *t)
-{
-	return syscall(SYS_pidfd_send_signal, t->pidfd, SIGKILL, NULL, 0) && errno != ESRCH ? -errno
-											    : 0;
-}
-
 /* Are all threads of it dead? Reaped as a tracer must, so that its parent hears of it. */
 static bool is_dead(const struct ckpt_task *t)
 {
@@ -394,11 +388,11 @@ static int kill_tree(struct proc_set *ps, struct ckpt_error *err)
 	size_t alive = ps->n;
 
 	for (size_t i = 0; i < ps->n; i++) {
-		int r = ps->tasks[i]->pub.zombie ? 0 : kill_task(&ps->tasks[i]->pub);
+		struct ckpt_task *t = &ps->tasks[i]->pub;
+		int r = t->zombie ? 0 : signal_task(t, SIGKILL);
 
-		if (r)
-			return ckpt_fail_sys(err, r, "task %d: SIGKILL",
-					     (int)ps->tasks[i]->pub.pid);
+		if (r && r != -ESRCH)
+			return ckpt_fail_sys(err, r, "task %d: SIGKILL", (int)t->pid);
 	}
 	for (int i = 0; alive && i < 10000; i++) {
 		alive = 0;

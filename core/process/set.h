@@ -96,6 +96,8 @@ int interrupt_and_wait(struct ckpt_agent *a, bool from_stop, int timeout_ms,
 int step_syscall(struct ckpt_agent *a, struct user_regs_struct *regs, struct ckpt_error *err);
 
 /* procfs.c */
+/* By pidfd, so that it never meets a stranger under a reused number. */
+int signal_task(const struct ckpt_task *t, int sig);
 /* Read the extended state of a stopped thread into a->xstate. */
 int read_xstate(struct ckpt_agent *a, struct ckpt_error *err);
 
