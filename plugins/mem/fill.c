@@ -112,11 +112,22 @@ static void batch_add(struct batch *b, uint64_t addr, uint64_t len, uint64_t off
 	}
 }
 
+static void fill_piece(struct batch *b, const struct piece *p)
+{
+	if (p->len >= POPULATE_MIN * MEM_PAGE) {
+		ckpt_script_add(b->j->s, SYS_madvise, CKPT_C(p->addr), CKPT_C(p->len),
+				CKPT_C(MADV_POPULATE_WRITE));
+		/* kernels before 5.14 do not have it */
+		ckpt_script_allow(b->j->s, EINVAL);
+	}
+	batch_add(b, p->addr, p->len, p->offset);
+}
+
 int mem_fill_script(struct mem_job *j, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE struct batch *b = calloc(1, sizeof(*b));
 	struct walk w = walk_start(j->ti);
-	struct piece p;
+	struct piece p, whole = { 0 };
 
 	if (!b)
 		return ckpt_fail(err, ENOMEM, "out of memory");
@@ -124,14 +135,16 @@ int mem_fill_script(struct mem_job *j, struct ckpt_error *err)
 	while (walk_next(&w, &p)) {
 		if (mem_is_forced(p.vma))
 			continue;
-		if (p.len >= POPULATE_MIN * MEM_PAGE) {
-			ckpt_script_add(j->s, SYS_madvise, CKPT_C(p.addr), CKPT_C(p.len),
-					CKPT_C(MADV_POPULATE_WRITE));
-			/* kernels before 5.14 do not have it */
-			ckpt_script_allow(j->s, EINVAL);
+		/* across mappings: all are writable as yet */
+		if (whole.len && whole.addr + whole.len == p.addr &&
+		    whole.offset + whole.len == p.offset) {
+			whole.len += p.len;
+			continue;
 		}
-		batch_add(b, p.addr, p.len, p.offset);
+		fill_piece(b, &whole);
+		whole = p;
 	}
+	fill_piece(b, &whole);
 	batch_flush(b);
 	for (size_t i = 0; i < j->ti->pages->n_guard; i++)
 		ckpt_script_add(j->s, SYS_madvise, CKPT_C(j->ti->pages->guard[i] * MEM_PAGE),

@@ -112,6 +112,14 @@ static uint64_t find_hole(const struct mapper *m, uint64_t len)
 	return 0;
 }
 
+/* Where the mappings end that follow each other without a gap from the v-th on. */
+static uint64_t chain_end(const mem_vmas_rec *m, size_t v)
+{
+	while (v + 1 < m->n_vma && m->vma[v + 1]->start == m->vma[v]->end)
+		v++;
+	return m->vma[v]->end;
+}
+
 static uint64_t longest_seam_piece(const mem_vmas_rec *m)
 {
 	uint64_t max = MEM_PAGE;
@@ -124,9 +132,9 @@ static uint64_t longest_seam_piece(const mem_vmas_rec *m)
 			v++;
 		if (v == m->n_vma)
 			break;
-		end = m->vma[v]->end;
-		if (i + 1 < m->n_seam && m->seam[i + 1] < end)
-			end = m->seam[i + 1];
+		end = i + 1 < m->n_seam ? m->seam[i + 1] : UINT64_MAX;
+		if (end > m->vma[v]->end)
+			end = chain_end(m, v) < end ? chain_end(m, v) : end;
 		if (end - m->seam[i] > max)
 			max = end - m->seam[i];
 	}
@@ -312,33 +320,74 @@ static void map_vdso(struct mapper *m)
 	}
 }
 
-static int map_all(struct mapper *m, struct ckpt_error *err)
+/* What each mapping has to allow while it is filled. */
+static void first_prots(const struct mem_task_image *ti, int *prots)
 {
-	const struct mem_task_image *ti = m->j.ti;
 	const mem_pages_rec *g = ti->pages;
-	CKPT_AUTO_FREE int *prots = calloc(ti->vmas->n_vma + 1, sizeof(*prots));
-	char name[MEM_NAME_MAX];
-	size_t run = 0, seam = 0;
-	int r;
+	size_t run = 0;
 
-	if (!prots)
-		return ckpt_fail(err, ENOMEM, "out of memory");
-	clear(m);
-	map_vdso(m);
 	for (size_t i = 0; i < ti->vmas->n_vma; i++) {
 		const mem_vma_rec *v = ti->vmas->vma[i];
 
 		while (run < g->n_start && (g->start[run] + g->pages[run]) * MEM_PAGE <= v->start)
 			run++;
 		prots[i] = first_prot(v, run < g->n_start && g->start[run] * MEM_PAGE < v->end);
-		r = map_vma(m, v, prots[i], &seam, err);
+	}
+}
+
+/* Neighbours that differ in their final protection only are mapped in one go: the end of those. */
+static size_t group_end(const mem_vmas_rec *m, const int *prots, size_t i)
+{
+	const mem_vma_rec *v = m->vma[i];
+
+	for (i++; i < m->n_vma; i++) {
+		mem_vma_rec next = *m->vma[i], last = *m->vma[i - 1];
+
+		next.prot = last.prot = 0;
+		if (v->kind != MEM_PRIVATE_ANON || prots[i] != prots[i - 1] ||
+		    !mem_rec_mergeable(&last, &next))
+			break;
+	}
+	return i;
+}
+
+static int map_groups(struct mapper *m, const int *prots, struct ckpt_error *err)
+{
+	const mem_vmas_rec *all = m->j.ti->vmas;
+	char name[MEM_NAME_MAX];
+	size_t seam = 0, next;
+
+	for (size_t i = 0; i < all->n_vma; i = next) {
+		mem_vma_rec v = *all->vma[i];
+		int r;
+
+		next = group_end(all, prots, i);
+		v.end = all->vma[next - 1]->end;
+		r = map_vma(m, &v, prots[i], &seam, err);
 		if (r < 0)
-			return ckpt_wrap(err, "%s", mem_rec_name(m->j.im, v, name, sizeof(name)));
+			return ckpt_wrap(err, "%s", mem_rec_name(m->j.im, &v, name, sizeof(name)));
 		r = m->lend.open < MAX_OPEN ? 0 : run_script(m, err);
 		if (r < 0)
 			return r;
 	}
-	if (g->n_start)
+	return 0;
+}
+
+static int map_all(struct mapper *m, struct ckpt_error *err)
+{
+	const struct mem_task_image *ti = m->j.ti;
+	CKPT_AUTO_FREE int *prots = calloc(ti->vmas->n_vma + 1, sizeof(*prots));
+	int r;
+
+	if (!prots)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	first_prots(ti, prots);
+	clear(m);
+	map_vdso(m);
+	r = map_groups(m, prots, err);
+	if (r < 0)
+		return r;
+	if (ti->pages->n_start)
 		m->j.pages_op = mem_lend(&m->lend, m->j.s, slots(m->j.im) - 1, m->j.pages_fd);
 	r = mem_fill_script(&m->j, err);
 	for (size_t i = 0; !r && i < ti->vmas->n_vma; i++) {
