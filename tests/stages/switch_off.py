@@ -46,13 +46,27 @@ def refused(context, test, victim, feature):
     victim.check("refused")
 
 
-def lost(context, test, victim, feature, ignore):
-    """With the loss allowed, the copy must not pass for the original; returns what gave it away."""
+def dumped(context, test, victim, feature):
+    """Saves and kills the victim without the feature; (pids, image, options)."""
     options = ("--without", feature, "--allow-loss", feature)
-    image = test.dir / "image"
-    before, pids = inventory.take(victim.pid), proc.tree(victim.pid)
+    image, pids = test.dir / "image", proc.tree(victim.pid)
     context.ckpt().dump(test, victim.pid, image, *options)
     proc.wait_gone(pids)
+    return pids, image, options
+
+
+def unrestorable(context, test, victim, feature):
+    """The restore fails and leaves nothing."""
+    pids, image, options = dumped(context, test, victim, feature)
+    context.ckpt().restore(test, image, *options, code=codes.FAILED)
+    proc.wait_gone(pids, 5)
+    return "unrestorable"
+
+
+def lost(context, test, victim, feature, ignore):
+    """With the loss allowed, the copy must not pass for the original; returns what gave it away."""
+    before = inventory.take(victim.pid)
+    _, image, options = dumped(context, test, victim, feature)
     victim.pid = context.ckpt().restore(test, image, *options)
     try:
         roundtrip.compare(test, before, inventory.take(victim.pid), "restored", ignore)
@@ -65,8 +79,8 @@ def lost(context, test, victim, feature, ignore):
 
 
 def row(context, test, feature, scenario, how):
-    """One row: "lost", or "required" where going on without is impossible whatever one allows. A restore
-    that fails proves nothing: it might fail for another reason."""
+    """One row: "lost", "unrestorable", or "required" where going on is impossible whatever one allows. A
+    restore that fails proves nothing unless the row says so: it might fail for another reason."""
     victim = Victim(test, context.scenario(scenario))
     victim.check("built")
     refused(context, test, victim, feature)
@@ -75,6 +89,8 @@ def row(context, test, feature, scenario, how):
                             feature, code=codes.REFUSED)
         victim.check("refused")
         return "required"
+    if how == "unrestorable":
+        return unrestorable(context, test, victim, feature)
     marks = directives(context.source / "tests" / "scenario" / f"{scenario}.c")
     return lost(context, test, victim, feature, settings(marks)["ignore"])[:150]
 
