@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -63,10 +64,28 @@ static uint64_t find_place(struct proc_set *ps, uint64_t length)
 	return from + length + 2 * MARGIN <= HIGHEST_PLACE ? from + MARGIN : 0;
 }
 
+/* Room for the restored descriptors, and for what is lent above them. */
+static int check_nofile(const struct proc_set *ps, struct ckpt_error *err)
+{
+	const rlim_t need = (rlim_t)transport_fd(ps) + 64;
+	struct rlimit lim;
+
+	if (getrlimit(RLIMIT_NOFILE, &lim))
+		return ckpt_fail_sys(err, errno, "getrlimit(2)");
+	if (need <= lim.rlim_cur)
+		return 0;
+	ckpt_fail_as(err, CKPT_EXIT_PRIVILEGE, EMFILE,
+		     "descriptor %d has to be restored, and the limit here is %llu", ps->max_fd,
+		     (unsigned long long)lim.rlim_cur);
+	return ckpt_hint(err, "raise it first: ulimit -Hn %llu", (unsigned long long)need);
+}
+
 int proc_prepare(struct proc_set *ps, struct ckpt_error *err)
 {
-	int r = segment_new(MAX_THREADS, 0, geteuid(), &ps->seg, err);
+	int r = check_nofile(ps, err);
 
+	if (!r)
+		r = segment_new(MAX_THREADS, 0, geteuid(), &ps->seg, err);
 	if (r)
 		return r;
 	ps->seg->addr = find_place(ps, ps->seg->length);

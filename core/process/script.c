@@ -47,7 +47,8 @@ static ssize_t reserve(struct ckpt_script *s, size_t len)
 		s->data = bigger;
 		s->data_cap = cap;
 	}
-	memset(s->data + s->data_len, 0, at + len - s->data_len);
+	if (s->data)
+		memset(s->data + s->data_len, 0, at + len - s->data_len);
 	s->data_len = at + len;
 	return (ssize_t)at;
 }
@@ -72,7 +73,7 @@ static int add_arg(struct ckpt_script *s, struct script_arg *to, const struct ck
 	if (at < 0)
 		return -ENOMEM;
 	to->data = (size_t)at;
-	if (from->data)
+	if (from->data && from->len)
 		memcpy(s->data + at, from->data, from->len);
 	return 0;
 }

@@ -140,6 +140,7 @@ CKPT_PLUGIN{
 	.version = "0.1.0",
 	.summary = "descriptor tables and open files",
 	.license = "MIT",
+	.flags = CKPT_PLUGIN_ESSENTIAL,
 	.options = options,
 	.features = features,
 	.records = records,

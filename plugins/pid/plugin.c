@@ -91,6 +91,7 @@ CKPT_PLUGIN{
 	.version = "0.1.0",
 	.summary = "tasks and threads, their ids, namespaces, sessions, groups and zombies",
 	.license = "MIT",
+	.flags = CKPT_PLUGIN_ESSENTIAL,
 	.features = features,
 	.records = records,
 	.steps = steps,

@@ -87,6 +87,7 @@ CKPT_PLUGIN{
 	.version = "0.1.0",
 	.summary = "registers, signals, credentials, timers, limits of each thread and process",
 	.license = "MIT",
+	.flags = CKPT_PLUGIN_ESSENTIAL,
 	.features = task_features,
 	.records = records,
 	.rules = rules,
