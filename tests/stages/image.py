@@ -125,6 +125,8 @@ def foreground(context, test):
     proc.wait_until("no pid file", lambda: proc.read(pidfile).strip(), 20)
     proc.wait_until("the root does not run", lambda: proc.exists(victim.pid), 5)
     victim.check("restored in the foreground")
+    for pid in proc.tree(victim.pid)[1:]:
+        test.cleanup(proc.kill_tree, pid)
     os.kill(victim.pid, 15)
     code = child.wait(20)
     expect(code == 128 + 15, f"the root was killed by SIGTERM, ckpt ended with {code}")
