@@ -346,12 +346,18 @@ static int detach(struct ckpt_thread *th)
 	return ptrace(PTRACE_DETACH, th->tid, NULL, NULL) && errno != ESRCH ? -errno : 0;
 }
 
-/* Are all threads of it dead? Reaped as a tracer must, so that its parent hears of it. */
+#define PF_EXITING 0x4 /* field 9 of /proc/PID/stat, include/linux/sched.h */
+
+/*
+ * Is it dead, or dying for certain? The init of a pid namespace stays until all
+ * that were in it are reaped, maybe by somebody who waits for us to end first.
+ * We reap as a tracer must, so that the real parents hear of the deaths.
+ */
 static bool is_dead(const struct ckpt_task *t)
 {
 	struct ckpt_error ignored = { 0 };
 	CKPT_AUTO_FREE char *stat = NULL;
-	int64_t state = 0;
+	int64_t state = 0, flags = 0;
 	int status;
 
 	for (size_t i = t->n_threads; i-- > 0;)
@@ -360,7 +366,8 @@ static bool is_dead(const struct ckpt_task *t)
 	if (ckpt_proc_read(t, "stat", &stat, &ignored) < 0)
 		return true;
 	ckpt_proc_stat_field(stat, 3, &state);
-	return state == 'Z' || state == 'X';
+	ckpt_proc_stat_field(stat, 9, &flags);
+	return state == 'Z' || state == 'X' || flags & PF_EXITING;
 }
 
 /* The root's parent reaps it; pid 1 may take its time, and a restore needs the number free. */
