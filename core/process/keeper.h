@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-/* A child that keeps the agents' segments attached while threads are sent to them. */
+/* A child that makes the agents' segments and keeps them while threads are sent to them. */
 #ifndef CKPT_PROCESS_KEEPER_H
 #define CKPT_PROCESS_KEEPER_H
 
+#include <stdint.h>
 #include <sys/types.h>
 
 #include <ckpt/error.h>
 
 struct keeper {
-	pid_t pid;
-	int pipe;
+	pid_t pid; /* 0: not running */
+	int socket;
 };
 
 int keeper_start(struct keeper *k, struct ckpt_error *err);
+/* A new segment that only effective uid `uid` can attach, marked for removal: its shmid. */
+int keeper_make(struct keeper *k, uint64_t length, uid_t uid, struct ckpt_error *err);
 void keeper_stop(struct keeper *k);
 
 static inline void keeper_cleanup(struct keeper *k)

@@ -82,10 +82,13 @@ static int check_nofile(const struct proc_set *ps, struct ckpt_error *err)
 
 int proc_prepare(struct proc_set *ps, struct ckpt_error *err)
 {
+	AUTO_KEEPER struct keeper keeper = { 0 };
 	int r = check_nofile(ps, err);
 
 	if (!r)
-		r = segment_new(MAX_THREADS, 0, geteuid(), &ps->seg, err);
+		r = keeper_start(&keeper, err);
+	if (!r)
+		r = segment_new(&keeper, MAX_THREADS, 0, geteuid(), &ps->seg, err);
 	if (r)
 		return r;
 	ps->seg->addr = find_place(ps, ps->seg->length);

@@ -45,19 +45,8 @@ static int own(struct segment *seg)
 	return 0;
 }
 
-/* The task attaches with its own credentials: nobody but its user may. */
-static int give(int shmid, uid_t uid)
-{
-	struct shmid_ds ds;
-
-	if (shmctl(shmid, IPC_STAT, &ds))
-		return -errno;
-	ds.shm_perm.uid = uid;
-	return shmctl(shmid, IPC_SET, &ds) ? -errno : 0;
-}
-
-int segment_new(uint32_t n_seats, uint32_t frame, uid_t uid, struct segment **out,
-		struct ckpt_error *err)
+int segment_new(struct keeper *keeper, uint32_t n_seats, uint32_t frame, uid_t uid,
+		struct segment **out, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE struct segment *seg = calloc(1, sizeof(*seg));
 	void *base;
@@ -69,16 +58,12 @@ int segment_new(uint32_t n_seats, uint32_t frame, uid_t uid, struct segment **ou
 	seg->seat_size = (uint32_t)(sizeof(struct agent_seat) + frame + 63) & ~63u;
 	seg->length = AGENT_SEATS_AT + (uint64_t)n_seats * seg->seat_size;
 	seg->length = (seg->length + 4095) & ~4095ULL;
-	seg->shmid = shmget(IPC_PRIVATE, seg->length, IPC_CREAT | SHM_NORESERVE | 0700);
+	seg->shmid = keeper_make(keeper, seg->length, uid, err);
 	if (seg->shmid < 0)
-		return ckpt_fail_sys(err, errno, "shmget(2) of %" PRIu64 " bytes for the agent",
-				     seg->length);
+		return seg->shmid;
 	base = shmat(seg->shmid, NULL, 0);
-	r = base == (void *)-1 ? -errno : give(seg->shmid, uid);
-	/* it can still be attached by its number, and goes away with the last user */
-	shmctl(seg->shmid, IPC_RMID, NULL);
-	if (r)
-		return ckpt_fail_sys(err, r, "shared memory for the agent");
+	if (base == (void *)-1)
+		return ckpt_fail_sys(err, errno, "shmat(2) for the agent");
 	seg->base = base;
 	memcpy(seg->base, agent_blob, (size_t)(agent_blob_end - agent_blob));
 	segment_header(seg)->seat_size = seg->seat_size;

@@ -10,6 +10,7 @@
 #include <ckpt/error.h>
 
 #include "agent/agent.h"
+#include "process/keeper.h"
 
 struct segment {
 	int shmid;
@@ -31,8 +32,8 @@ struct gadgets {
  * Make a segment for n seats with `frame` bytes after each, which only tasks
  * with effective uid `uid` can attach. The calling thread must live until it is freed.
  */
-int segment_new(uint32_t n_seats, uint32_t frame, uid_t uid, struct segment **out,
-		struct ckpt_error *err);
+int segment_new(struct keeper *keeper, uint32_t n_seats, uint32_t frame, uid_t uid,
+		struct segment **out, struct ckpt_error *err);
 void segment_free(struct segment *seg);
 /* The next free seat: engine's pointer, and the task's address in *addr. */
 struct agent_seat *segment_seat(struct segment *seg, uint64_t *addr);

@@ -69,6 +69,26 @@ static bool is_dead_leader(const struct ckpt_task *t)
 
 static int collect_stop(struct ckpt_thread *th, struct ckpt_error *err);
 
+static int fail_seize(const struct ckpt_thread *th, int e, struct ckpt_error *err)
+{
+	struct ckpt_error ignored = { 0 };
+	CKPT_AUTO_FREE char *status = NULL;
+	char tracer[16] = "0";
+
+	if (ckpt_proc_read(th->task, "status", &status, &ignored) >= 0)
+		ckpt_proc_field(status, "TracerPid", tracer, sizeof(tracer));
+	ckpt_fail_as(err,
+		     e != EPERM	    ? CKPT_EXIT_FAILED
+		     : atoi(tracer) ? CKPT_EXIT_REFUSED
+				    : CKPT_EXIT_PRIVILEGE,
+		     e, "task %d (%s): thread %d: PTRACE_SEIZE: %s", (int)th->task->pid,
+		     th->task->comm, (int)th->tid, ckpt_errno_name(e));
+	if (atoi(tracer))
+		return ckpt_hint(err, "process %s traces it (strace, gdb): let it detach first",
+				 tracer);
+	return ckpt_hint(err, "it needs CAP_SYS_PTRACE: run ckpt as root");
+}
+
 /*
  * SEIZE, INTERRUPT and wait, one thread after the other: between its stop and
  * the roll-back of its system call a thread would see an EINTR if we died.
@@ -89,11 +109,7 @@ static int seize_thread(struct scan *s, struct ckpt_thread *th, struct ckpt_erro
 			th->agent->state = THREAD_GONE;
 			return 0;
 		}
-		ckpt_fail_as(err, e == EPERM ? CKPT_EXIT_REFUSED : CKPT_EXIT_FAILED, e,
-			     "task %d (%s): thread %d: PTRACE_SEIZE: %s", (int)th->task->pid,
-			     th->task->comm, (int)th->tid, ckpt_errno_name(e));
-		return ckpt_hint(err, "is it traced already (strace, gdb: TracerPid in "
-				      "/proc/PID/status), or is CAP_SYS_PTRACE missing?");
+		return fail_seize(th, e, err);
 	}
 	s->ps->seized = true;
 	th->agent->state = THREAD_STOPPED;
