@@ -202,10 +202,23 @@ static void print_string(FILE *out, const char *s)
 	fputc('"', out);
 }
 
+/* Paths are bytes, since file names need not be UTF-8; nearly all of them read as text. */
+static bool reads_as_text(const ProtobufCBinaryData *b)
+{
+	for (size_t i = 0; i < b->len; i++)
+		if (b->data[i] < 0x20 || b->data[i] > 0x7e || b->data[i] == '"')
+			return false;
+	return b->len > 0;
+}
+
 static void print_bytes(FILE *out, const ProtobufCBinaryData *b)
 {
 	size_t n = b->len < HEX_SHOWN ? b->len : HEX_SHOWN;
 
+	if (reads_as_text(b)) {
+		fprintf(out, "\"%.*s\"", (int)b->len, (const char *)b->data);
+		return;
+	}
 	fprintf(out, "[%zu]", b->len);
 	for (size_t i = 0; i < n; i++)
 		fprintf(out, "%s%02x", i ? "" : " ", b->data[i]);

@@ -47,7 +47,8 @@ CKPT_API void ckpt_cancel(struct ckpt *c);
  */
 CKPT_API int ckpt_set(struct ckpt *c, const char *key, const char *value, const char *origin,
 		      struct ckpt_error *err);
-/* The name that `word` most likely means, or NULL if none is near: for whoever has names of its own. */
+/* The name that `word` most likely means, or NULL if none is near: for whoever has names of its
+ * own. */
 CKPT_API const char *ckpt_nearest(const char *word, const char *const *names, size_t n);
 /* The value of the last setting of a key so far, or NULL. */
 CKPT_API const char *ckpt_setting(const struct ckpt *c, const char *key);

@@ -135,18 +135,11 @@ static const struct ckpt_need needs[] = {
 };
 
 CKPT_PLUGIN{
-	CKPT_PLUGIN_HEADER,
-	.name = "fd",
-	.version = "0.1.0",
-	.summary = "descriptor tables and open files",
-	.license = "MIT",
-	.flags = CKPT_PLUGIN_ESSENTIAL,
-	.options = options,
-	.features = features,
-	.records = records,
-	.rules = rules,
-	.steps = steps,
-	.extensions = extensions,
-	.needs = needs,
-	.state_free = fd_state_free,
+	CKPT_PLUGIN_HEADER, .name = "fd",
+	.version = "0.1.0", .summary = "descriptor tables and open files",
+	.license = "MIT",   .flags = CKPT_PLUGIN_ESSENTIAL,
+	.options = options, .features = features,
+	.records = records, .rules = rules,
+	.steps = steps,	    .extensions = extensions,
+	.needs = needs,	    .state_free = fd_state_free,
 };
