@@ -22,6 +22,7 @@ extern "C" {
 #endif
 
 struct ckpt_run;
+struct ckpt_fd_tree;
 
 /* An open file description as found in a live task. Borrowed, valid during the call. */
 struct ckpt_fd_found {
@@ -36,6 +37,24 @@ struct ckpt_fd_found {
 	int fd; /* a duplicate in the engine (O_PATH ones included); not to be closed */
 	/* of sockets, else -1: SO_DOMAIN, SO_TYPE, SO_PROTOCOL, SO_ACCEPTCONN */
 	int domain, type, protocol, listening;
+	const struct ckpt_fd_tree *tree; /* the rest of the tree, for kinds that come in pairs */
+};
+
+/*
+ * What a kind may ask about the other descriptions of the tree, in survey and
+ * collect. Ids given here are right in a live tree too, where `file` is 0. `out`
+ * tells whether the description is left out: complete only when collecting.
+ */
+struct ckpt_fd_tree {
+	uint32_t size; /* sizeof(struct ckpt_fd_tree) */
+	/* The first description of that inode; 0: nobody in the tree has it open. */
+	uint32_t (*of_inode)(struct ckpt_run *run, dev_t dev, ino_t ino, bool *out);
+	/*
+	 * A process outside the tree that has this pipe or socket (by the type in st_mode) open,
+	 * as text: 1; 0: none; or a negative errno.
+	 */
+	int (*outside)(struct ckpt_run *run, const struct stat *st, char *buf, size_t size,
+		       struct ckpt_error *err);
 };
 
 /* A description being made at restore. */
@@ -74,6 +93,8 @@ struct ckpt_fd_kind {
 	 */
 	int (*finish)(struct ckpt_run *run, uint32_t file, struct ckpt_task *holder, int num,
 		      struct ckpt_error *err);
+	/* What F_GETFL may give for this kind, which then has no position; 0: anything. */
+	uint32_t flags_ok;
 };
 
 #define CKPT_FD_POINT "fd"

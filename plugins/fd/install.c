@@ -192,19 +192,6 @@ static int install_all(struct ckpt_run *run, struct place *p, size_t n, struct c
 	return r;
 }
 
-void fd_install_undo(struct ckpt_run *run)
-{
-	struct fd_state *st = fd_state(run);
-
-	if (!st)
-		return;
-	for (size_t i = 0; i < st->n_made; i++) {
-		unlink(st->made[i]);
-		free(st->made[i]);
-	}
-	st->n_made = 0;
-}
-
 int fd_install(struct ckpt_run *run, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE struct place *places = NULL;
@@ -214,9 +201,7 @@ int fd_install(struct ckpt_run *run, struct ckpt_error *err)
 
 	if (!r)
 		r = install_all(run, places, n, err);
-	if (r)
-		fd_install_undo(run);
-	else
+	if (!r)
 		ckpt_count(run, "descriptors", n);
 	return r;
 }

@@ -18,9 +18,6 @@ enum fd_record {
 	FD_EVENTFD,
 	FD_TIMERFD,
 	FD_EPOLL,
-	FD_INET_LISTEN,
-	FD_UNIX_LISTEN,
-	FD_UNIX_END,
 };
 
 /* ---- what was found (dump, verify) ---------------------------------------- */
@@ -59,29 +56,10 @@ struct fd_foreign {
 	bool socket;
 };
 
-struct fd_unix_diag {
-	uint32_t ino, peer;
-	uint8_t type, state, shutdown;
-	bool has_file;
-	uint32_t file_ino, file_dev;
-	uint32_t pending, backlog; /* listening ones */
-};
-
 /* A descriptor of the engine that was made with another and waits for its turn. */
 struct fd_stashed {
 	uint32_t id;
 	int fd;
-};
-
-#define FD_OPTIONS_MAX 64
-#define FD_OPTION_DATA 32
-/* Options of a new socket. */
-struct fd_defaults {
-	int domain, type;
-	bool known[FD_OPTIONS_MAX];
-	int value[FD_OPTIONS_MAX];
-	size_t size[FD_OPTIONS_MAX];
-	uint8_t data[FD_OPTIONS_MAX][FD_OPTION_DATA];
 };
 
 /* pipes, sockets, event files, timers */
@@ -96,20 +74,12 @@ struct fd_state {
 	bool foreign_known;
 	struct fd_foreign *foreign; /* by inode */
 	size_t n_foreign;
-	bool diag_known;
-	struct fd_unix_diag *diag; /* by inode */
-	size_t n_diag;
-	uint64_t netns; /* cookie of ckpt's own */
-	struct fd_defaults defaults[8];
 	struct stat nameless[FD_NAMELESS]; /* an example of each */
 	dev_t plain_dev;		   /* an ordinary filesystem seen last */
 	int scratch[2], scratch_capacity;  /* a pipe to copy into; capacity 0: none */
-	size_t n_defaults;
 	/* restore */
 	struct fd_stashed *stash;
 	size_t n_stash, cap_stash;
-	char **made; /* names of sockets, to be removed if the restore fails */
-	size_t n_made, cap_made;
 };
 
 /* The state of this run, made on first use; NULL: out of memory. */
@@ -182,48 +152,12 @@ int fd_stash_put(struct fd_state *st, uint32_t id, int fd, struct ckpt_error *er
 /* -1: nothing there. */
 int fd_stash_take(struct fd_state *st, uint32_t id);
 
-/* ---- owners, sockets ---------------------------------------------------------- */
+/* ---- owners ------------------------------------------------------------------- */
 
 void fd_owner_of(const struct stat *st, Ckpt__Fd__Owner *owner);
-/* Make it so; the descriptor is a fresh pipe or socket. */
+/* Make it so; the descriptor is a fresh pipe. */
 int fd_owner_apply(int fd, const Ckpt__Fd__Owner *owner, struct ckpt_error *err);
 int fd_owner_check(const Ckpt__Fd__Owner *owner, uint32_t id, struct ckpt_error *err);
-
-struct fd_options {
-	Ckpt__Fd__Option opt[FD_OPTIONS_MAX];
-	Ckpt__Fd__Option *ptr[FD_OPTIONS_MAX];
-	uint8_t data[FD_OPTIONS_MAX][FD_OPTION_DATA];
-	size_t n;
-};
-/* Those that differ from a new socket's. */
-int fd_options_read(struct fd_state *st, const struct ckpt_fd_found *f, struct fd_options *o,
-		    struct ckpt_error *err);
-int fd_options_check(Ckpt__Fd__Option *const *opt, size_t n, uint32_t id, struct ckpt_error *err);
-int fd_options_apply(int fd, Ckpt__Fd__Option *const *opt, size_t n, struct ckpt_error *err);
-
-/* The sending buffer's size as SO_SNDBUF reads it, and who has set it (SO_BUF_LOCK). */
-int fd_sndbuf_force(int fd, int size, int lock, struct ckpt_error *err);
-int fd_buf_lock(int fd);
-
-/* Refuse a socket of another network namespace, or with a filter. 0: fine. */
-int fd_socket_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err);
-int fd_socket_int(int fd, int level, int name);
-
-/* The kernel's list of unix sockets in our network namespace, read once a run. */
-int fd_unix_diag(struct fd_state *st, struct ckpt_error *err);
-const struct fd_unix_diag *fd_unix_find(const struct fd_state *st, uint64_t ino);
-
-/* Who a socket's SO_PEERCRED names. */
-void fd_creator_of(struct ckpt_run *run, int fd, Ckpt__Fd__Credentials *c);
-/* Refuse a creator outside the tree (feature peercred). 0: fine, or allowed. */
-int fd_creator_survey(struct ckpt_run *run, const struct ckpt_fd_found *f);
-int fd_creator_check(struct ckpt_run *run, const Ckpt__Fd__Credentials *c, uint32_t id,
-		     struct ckpt_error *err);
-/* The task in which a socket must be made, or NULL for anywhere. */
-struct ckpt_task *fd_creator_task(struct ckpt_run *run, const Ckpt__Fd__Credentials *c);
-/* In a script: take on, and lay down, the creator's effective ids. */
-void fd_creator_enter(struct ckpt_script *s, const Ckpt__Fd__Credentials *c);
-void fd_creator_leave(struct ckpt_script *s, const Ckpt__Fd__Credentials *c);
 
 /* Is there such a task in the image? */
 bool fd_task_known(struct ckpt_run *run, uint32_t id);
@@ -236,15 +170,8 @@ extern const struct ckpt_fd_kind fd_kind_pipe;
 extern const struct ckpt_fd_kind fd_kind_eventfd;
 extern const struct ckpt_fd_kind fd_kind_timerfd;
 extern const struct ckpt_fd_kind fd_kind_epoll;
-extern const struct ckpt_fd_kind fd_kind_inet_listen;
-extern const struct ckpt_fd_kind fd_kind_unix_listen;
-extern const struct ckpt_fd_kind fd_kind_unix_pair;
 
-/* The message of unix-pair's queue, both directions. */
-int fd_queue_read(struct ckpt_run *run, int fd, int type, Ckpt__Fd__UnixEnd *end,
-		  struct ckpt_error *err);
-void fd_queue_free(Ckpt__Fd__UnixEnd *end);
-int fd_queue_write(struct ckpt_run *run, int fd, const Ckpt__Fd__UnixEnd *to,
-		   struct ckpt_error *err);
+/* What kinds may ask about the rest of the tree. */
+extern const struct ckpt_fd_tree fd_tree;
 
 #endif

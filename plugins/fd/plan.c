@@ -46,6 +46,10 @@ static int plan_file(struct ckpt_run *run, const Ckpt__Fd__File *file, bool held
 				  "open file %u: no plugin %s with the kind %s", file->id,
 				  file->plugin, file->kind);
 	c.kind = e->ops;
+	if (c.kind->size > offsetof(struct ckpt_fd_kind, flags_ok) && c.kind->flags_ok &&
+	    (file->flags & ~c.kind->flags_ok || file->pos))
+		return fd_bad(err, "open file %u is not valid for its kind %s", file->id,
+			      file->kind);
 	return c.kind->plan ? ckpt_call_as(run, file->plugin, call_plan, &c, err) : 0;
 }
 
@@ -73,10 +77,9 @@ static int plan_table(struct ckpt_run *run, const Ckpt__Fd__Table *t, bool *held
 
 static int check_order(struct ckpt_run *run, struct ckpt_error *err)
 {
-	static const char *const types[] = { "fd.table",   "fd.file",	     "fd.regular",
-					     "fd.device",  "fd.pipe",	     "fd.pipe-end",
-					     "fd.eventfd", "fd.timerfd",     "fd.epoll",
-					     "fd.inet",	   "fd.unix-listen", "fd.unix-end" };
+	static const char *const types[] = { "fd.table",   "fd.file",	 "fd.regular",
+					     "fd.device",  "fd.pipe",	 "fd.pipe-end",
+					     "fd.eventfd", "fd.timerfd", "fd.epoll" };
 
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(types); i++) {
 		int r = fd_records_check(run, types[i], err);

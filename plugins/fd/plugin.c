@@ -4,8 +4,6 @@
 #include "steps.h"
 
 #include <linux/kcmp.h>
-#include <linux/netlink.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 
 static const char *const changed_values[] = { "shorter", "refuse", "ignore", NULL };
@@ -27,9 +25,6 @@ static const struct ckpt_feature features[] = {
 	{ "eventfd", "eventfds with their counts" },
 	{ "timerfd", "timerfds with remaining time and unread expirations" },
 	{ "epoll", "epolls with their targets" },
-	{ "inet-listen", "listening TCP sockets with their options" },
-	{ "unix-listen", "listening unix sockets, named and abstract" },
-	{ "unix-pair", "socketpairs with queued data" },
 	{ NULL, NULL },
 };
 
@@ -43,9 +38,6 @@ static const struct ckpt_record_type records[] = {
 	{ FD_EVENTFD, "eventfd", &ckpt__fd__eventfd__descriptor },
 	{ FD_TIMERFD, "timerfd", &ckpt__fd__timerfd__descriptor },
 	{ FD_EPOLL, "epoll", &ckpt__fd__epoll__descriptor },
-	{ FD_INET_LISTEN, "inet", &ckpt__fd__inet_listen__descriptor },
-	{ FD_UNIX_LISTEN, "unix-listen", &ckpt__fd__unix_listen__descriptor },
-	{ FD_UNIX_END, "unix-end", &ckpt__fd__unix_end__descriptor },
 	{ 0, NULL, NULL },
 };
 
@@ -86,8 +78,7 @@ static const struct ckpt_step steps[] = {
 	  .help = "open all descriptions and install them in their tasks",
 	  .after = LIST("tasks-placed"),
 	  .before = LIST("files-installed"),
-	  .fn = fd_install,
-	  .undo = fd_install_undo },
+	  .fn = fd_install },
 	{ .runs = CKPT_RESTORE,
 	  .name = "finish",
 	  .help = "add the targets of epolls",
@@ -104,9 +95,6 @@ static const struct ckpt_extension extensions[] = {
 	{ CKPT_FD_POINT, "eventfd", &fd_kind_eventfd },
 	{ CKPT_FD_POINT, "timerfd", &fd_kind_timerfd },
 	{ CKPT_FD_POINT, "epoll", &fd_kind_epoll },
-	{ CKPT_FD_POINT, "inet-listen", &fd_kind_inet_listen },
-	{ CKPT_FD_POINT, "unix-listen", &fd_kind_unix_listen },
-	{ CKPT_FD_POINT, "unix-pair", &fd_kind_unix_pair },
 	{ NULL, NULL, NULL },
 };
 
@@ -118,19 +106,8 @@ static int probe_kcmp(struct ckpt_error *err)
 	return ckpt_hint(err, "a kernel with CONFIG_KCMP and CAP_SYS_PTRACE are needed");
 }
 
-static int probe_diag(struct ckpt_error *err)
-{
-	CKPT_AUTO_FD int nl = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
-
-	if (nl >= 0)
-		return 0;
-	ckpt_fail_sys(err, errno, "NETLINK_SOCK_DIAG");
-	return ckpt_hint(err, "CONFIG_UNIX_DIAG is needed; without it unix sockets are refused");
-}
-
 static const struct ckpt_need needs[] = {
 	{ "kcmp(2)", true, probe_kcmp },
-	{ "sock_diag(7)", false, probe_diag },
 	{ NULL, false, NULL },
 };
 

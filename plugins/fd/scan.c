@@ -236,6 +236,14 @@ int fd_scan(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err)
 	return 0;
 }
 
+static int socket_int(int fd, int name)
+{
+	int v = -1;
+	socklen_t len = sizeof(v);
+
+	return getsockopt(fd, SOL_SOCKET, name, &v, &len) ? -1 : v;
+}
+
 int fd_describe(struct ckpt_run *run, const struct fd_file *file, struct ckpt_fd_found *f,
 		struct ckpt_error *err)
 {
@@ -250,6 +258,7 @@ int fd_describe(struct ckpt_run *run, const struct fd_file *file, struct ckpt_fd
 		.st = e->st,
 		.flags = e->flags,
 		.pos = e->pos,
+		.tree = &fd_tree,
 	};
 	f->domain = f->type = f->protocol = f->listening = -1;
 	f->fd = ckpt_get_fd(e->task, e->num, err);
@@ -262,9 +271,9 @@ int fd_describe(struct ckpt_run *run, const struct fd_file *file, struct ckpt_fd
 	}
 	if (!S_ISSOCK(f->st.st_mode))
 		return 0;
-	f->domain = fd_socket_int(f->fd, SOL_SOCKET, SO_DOMAIN);
-	f->type = fd_socket_int(f->fd, SOL_SOCKET, SO_TYPE);
-	f->protocol = fd_socket_int(f->fd, SOL_SOCKET, SO_PROTOCOL);
-	f->listening = fd_socket_int(f->fd, SOL_SOCKET, SO_ACCEPTCONN);
+	f->domain = socket_int(f->fd, SO_DOMAIN);
+	f->type = socket_int(f->fd, SO_TYPE);
+	f->protocol = socket_int(f->fd, SO_PROTOCOL);
+	f->listening = socket_int(f->fd, SO_ACCEPTCONN);
 	return 0;
 }

@@ -29,14 +29,12 @@ void fd_found_clear(struct fd_state *st)
 	free(st->files);
 	free(st->by_inode);
 	free(st->foreign);
-	free(st->diag);
 	st->entries = NULL;
 	st->files = NULL;
 	st->by_inode = NULL;
 	st->foreign = NULL;
-	st->diag = NULL;
-	st->n = st->cap = st->n_files = st->n_foreign = st->n_diag = 0;
-	st->foreign_known = st->diag_known = false;
+	st->n = st->cap = st->n_files = st->n_foreign = 0;
+	st->foreign_known = false;
 }
 
 void fd_state_free(void *state)
@@ -48,14 +46,11 @@ void fd_state_free(void *state)
 	fd_found_clear(st);
 	for (size_t i = 0; i < st->n_stash; i++)
 		close(st->stash[i].fd);
-	for (size_t i = 0; i < st->n_made; i++)
-		free(st->made[i]);
 	if (st->scratch_capacity) {
 		close(st->scratch[0]);
 		close(st->scratch[1]);
 	}
 	free(st->stash);
-	free(st->made);
 	free(st);
 }
 
@@ -111,9 +106,6 @@ SAME_HEAD(Ckpt__Fd__PipeEnd);
 SAME_HEAD(Ckpt__Fd__Eventfd);
 SAME_HEAD(Ckpt__Fd__Timerfd);
 SAME_HEAD(Ckpt__Fd__Epoll);
-SAME_HEAD(Ckpt__Fd__InetListen);
-SAME_HEAD(Ckpt__Fd__UnixListen);
-SAME_HEAD(Ckpt__Fd__UnixEnd);
 
 ssize_t fd_record_index(struct ckpt_run *run, const char *type, uint32_t id)
 {

@@ -10,6 +10,5 @@ int fd_collect(struct ckpt_run *run, struct ckpt_error *err);
 int fd_plan(struct ckpt_run *run, struct ckpt_error *err);
 int fd_install(struct ckpt_run *run, struct ckpt_error *err);
 int fd_finish(struct ckpt_run *run, struct ckpt_error *err);
-void fd_install_undo(struct ckpt_run *run);
 
 #endif

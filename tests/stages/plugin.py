@@ -51,7 +51,7 @@ def takes_part(context, test, build_plugin):
     [note] = [plugin for plugin in listed if plugin["name"] == "note"]
     expect(str(plugins) in str(note), f"it was not loaded from {plugins}: {note}")
     names = {plugin["name"] for plugin in listed}
-    expect({"pid", "task", "mem", "fd"} <= names, f"the installed ckpt has {sorted(names)}")
+    expect({"pid", "task", "mem", "fd", "sock"} <= names, f"the installed ckpt has {sorted(names)}")
     for run in ("dump", "restore", "verify"):
         expect("note." in ckpt.run(test, "graph", run, *option).out, f"not in the graph of {run}")
 

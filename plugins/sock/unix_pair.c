@@ -9,7 +9,6 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 
-#define FLAGS_OK (O_RDWR | O_NONBLOCK)
 /* the bits of the kernel's sk_shutdown */
 #define NO_RECV 1
 #define NO_SEND 2
@@ -30,34 +29,14 @@ static bool unix_pair_match(const struct ckpt_fd_found *f)
 	       unnamed(f->fd, true);
 }
 
-/* The file of the other end, NULL if it is closed (or left out). */
-static const struct fd_file *peer_file(const struct fd_state *st, const struct ckpt_fd_found *f,
-				       const struct fd_unix_diag *d)
+/* The file of the other end, 0 if it is closed (or left out). */
+static uint32_t peer_file(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			  const struct sock_unix_diag *d)
 {
-	struct fd_file *const *files;
+	bool out;
+	uint32_t id = d->peer ? f->tree->of_inode(run, f->st.st_dev, d->peer, &out) : 0;
 
-	if (!d->peer || !fd_files_of(st, f->st.st_dev, d->peer, &files))
-		return NULL;
-	return files[0]->out ? NULL : files[0];
-}
-
-static int refuse_peer(struct ckpt_run *run, const struct ckpt_fd_found *f, uint32_t ino,
-		       struct ckpt_error *err)
-{
-	char who[96], reason[192];
-	int r = fd_foreign(run, fd_state(run), true, ino, who, sizeof(who), err);
-
-	if (r < 0)
-		return r;
-	if (r)
-		snprintf(reason, sizeof(reason),
-			 "its other end socket:[%u] is outside the tree: %s", ino, who);
-	else
-		snprintf(reason, sizeof(reason),
-			 "its other end socket:[%u] is held by no process (on its way in a "
-			 "message?)",
-			 ino);
-	return fd_refuse(run, f, "external", reason, "dump a tree that includes the other end");
+	return id && !out ? id : 0;
 }
 
 /* Any look at messages takes the error away; a stream's bytes can be counted first. */
@@ -71,34 +50,34 @@ static bool has_error(const struct ckpt_fd_found *f)
 static int unix_pair_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			    struct ckpt_error *err)
 {
-	struct fd_state *st = fd_state(run);
-	const struct fd_unix_diag *d;
-	struct fd_file *const *files;
-	uint64_t in_flight = 0;
-	int r = fd_socket_survey(run, f, err);
+	struct sock_state *st = sock_state(run);
+	const struct sock_unix_diag *d;
+	bool out;
+	int r = sock_survey(run, f, err);
 
 	if (!r)
-		r = fd_unix_diag(st, err);
+		r = sock_unix_diag(st, err);
 	if (r)
 		return r;
-	d = fd_unix_find(st, f->st.st_ino);
+	d = sock_unix_find(st, f->st.st_ino);
 	if (!d)
-		return fd_refuse(run, f, "unix", "the kernel does not list this socket",
-				 "unix_diag is needed");
-	if (d->peer && !fd_files_of(st, f->st.st_dev, d->peer, &files))
-		return refuse_peer(run, f, d->peer, err);
+		return sock_refuse(run, f, "unix", "the kernel does not list this socket",
+				   "unix_diag is needed");
+	if (d->peer && !f->tree->of_inode(run, f->st.st_dev, d->peer, &out))
+		return sock_refuse_peer(run, f, d->peer, err);
 	if (has_error(f))
-		return fd_refuse(run, f, "socket-error",
-				 "an error waits to be reported, which hides the queue behind it",
-				 "let the program receive it before the dump");
-	if (!fd_info_u64(f->fdinfo, "scm_fds", 10, &in_flight) && in_flight)
-		return fd_refuse(run, f, "scm-rights", "descriptors wait in its queue (SCM_RIGHTS)",
-				 "try again when the program has received them");
-	return fd_creator_survey(run, f);
+		return sock_refuse(run, f, "socket-error",
+				   "an error waits to be reported, which hides the queue behind it",
+				   "let the program receive it before the dump");
+	if (sock_in_flight(f))
+		return sock_refuse(run, f, "scm-rights",
+				   "descriptors wait in its queue (SCM_RIGHTS)",
+				   "try again when the program has received them");
+	return sock_creator_survey(run, f);
 }
 
 /* A sender that is not in the tree cannot be named again. */
-static int check_senders(const Ckpt__Fd__UnixEnd *end, struct ckpt_error *err)
+static int check_senders(const Ckpt__Sock__UnixEnd *end, struct ckpt_error *err)
 {
 	for (size_t i = 0; i < end->n_queue; i++)
 		if (end->queue[i]->sender && !end->queue[i]->sender->task)
@@ -111,80 +90,79 @@ static int check_senders(const Ckpt__Fd__UnixEnd *end, struct ckpt_error *err)
 static int unix_pair_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			     struct ckpt_error *err)
 {
-	const struct fd_state *st = fd_state(run);
-	const struct fd_unix_diag *d = fd_unix_find(st, f->st.st_ino);
+	const struct sock_state *st = sock_state(run);
+	const struct sock_unix_diag *d = sock_unix_find(st, f->st.st_ino);
 	struct pollfd p = { .fd = f->fd };
-	Ckpt__Fd__UnixEnd rec = CKPT__FD__UNIX_END__INIT;
-	const struct fd_file *peer;
-	Ckpt__Fd__Credentials creator;
-	Ckpt__Fd__Owner owner;
-	struct fd_options options;
+	Ckpt__Sock__UnixEnd rec = CKPT__SOCK__UNIX_END__INIT;
+	uint32_t peer;
+	Ckpt__Sock__Credentials creator;
+	Ckpt__Sock__Owner owner;
+	struct sock_options options;
 	int r;
 
 	if (!d || poll(&p, 1, 0) < 0)
 		return ckpt_fail(err, EPROTO, "reading a socketpair");
-	peer = peer_file(st, f, d);
+	peer = peer_file(run, f, d);
 	rec.id = f->file;
 	rec.type = (uint32_t)f->type;
-	rec.peer = peer ? peer->id : 0;
+	rec.peer = peer;
 	/* SO_ERROR would take the error away */
 	rec.reset = !peer && p.revents & POLLERR;
 	rec.shutdown = d->shutdown;
-	fd_creator_of(run, f->fd, &creator);
-	fd_owner_of(&f->st, &owner);
-	if (fd_options_read(fd_state(run), f, &options, err))
+	sock_creator_of(run, f->fd, &creator);
+	sock_owner_of(&f->st, &owner);
+	if (sock_options_read(sock_state(run), f, &options, err))
 		return -err->err;
 	rec.creator = &creator;
 	rec.owner = &owner;
 	rec.options = options.ptr;
 	rec.n_options = options.n;
-	r = fd_queue_read(run, f->fd, (int)rec.type, &rec, err);
+	r = sock_queue_read(run, f->fd, (int)rec.type, &rec, err);
 	if (!r)
 		r = check_senders(&rec, err);
 	if (!r)
-		r = ckpt_record_put(run, FD_UNIX_END, &rec.base, err);
-	fd_queue_free(&rec);
+		r = ckpt_record_put(run, SOCK_UNIX_END, &rec.base, err);
+	sock_queue_free(&rec);
 	return r;
 }
 
 /* ---- restore ---------------------------------------------------------------------- */
 
-static int plan_queue(struct ckpt_run *run, const Ckpt__Fd__UnixEnd *rec, struct ckpt_error *err)
+static int plan_queue(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec, struct ckpt_error *err)
 {
 	for (size_t i = 0; i < rec->n_queue; i++) {
-		const Ckpt__Fd__UnixMessage *m = rec->queue[i];
-		int r = m->sender ? fd_creator_check(run, m->sender, rec->id, err) : 0;
+		const Ckpt__Sock__UnixMessage *m = rec->queue[i];
+		int r = m->sender ? sock_creator_check(run, m->sender, rec->id, err) : 0;
 
 		if (r)
 			return r;
 		if (m->sender && !m->sender->task)
-			return fd_bad(err, "a message for open file %u has no sender", rec->id);
+			return sock_bad(err, "a message for open file %u has no sender", rec->id);
 		if (!m->data.len && rec->type == SOCK_STREAM)
-			return fd_bad(err, "a message for open file %u is empty", rec->id);
+			return sock_bad(err, "a message for open file %u is empty", rec->id);
 	}
 	return 0;
 }
 
 static int unix_pair_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
-	const Ckpt__Fd__UnixEnd *rec = fd_record_need(run, "fd.unix-end", id, err);
-	const Ckpt__Fd__File *file = fd_record_need(run, "fd.file", id, err);
-	const Ckpt__Fd__UnixEnd *peer;
+	const Ckpt__Sock__UnixEnd *rec = sock_record_need(run, "sock.unix-end", id, err);
+	const Ckpt__Sock__UnixEnd *peer;
 	int r;
 
-	if (!rec || !file)
+	if (!rec)
 		return -EBADMSG;
-	peer = rec->peer ? fd_record(run, "fd.unix-end", rec->peer) : NULL;
+	peer = rec->peer ? sock_record(run, "sock.unix-end", rec->peer) : NULL;
 	if (rec->peer && (!peer || peer->peer != id || peer->type != rec->type || rec->peer == id))
-		return fd_bad(err, "open file %u has no valid other end", id);
+		return sock_bad(err, "open file %u has no valid other end", id);
 	if ((rec->type != SOCK_STREAM && rec->type != SOCK_DGRAM && rec->type != SOCK_SEQPACKET) ||
-	    rec->shutdown > (NO_RECV | NO_SEND) || file->flags & ~(uint32_t)FLAGS_OK || file->pos)
-		return fd_bad(err, "open file %u is not a valid socketpair", id);
-	r = fd_owner_check(rec->owner, id, err);
+	    rec->shutdown > (NO_RECV | NO_SEND))
+		return sock_bad(err, "open file %u is not a valid socketpair", id);
+	r = sock_owner_check(rec->owner, id, err);
 	if (!r)
-		r = fd_creator_check(run, rec->creator, id, err);
+		r = sock_creator_check(run, rec->creator, id, err);
 	if (!r)
-		r = fd_options_check(rec->options, rec->n_options, id, err);
+		r = sock_options_check(rec->options, rec->n_options, id, err);
 	return r ? r : plan_queue(run, rec, err);
 }
 
@@ -194,12 +172,12 @@ static int unix_pair_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *
  */
 #define BATCH 32
 struct batch {
-	const Ckpt__Fd__UnixEnd *end[BATCH];
+	const Ckpt__Sock__UnixEnd *end[BATCH];
 	int sv[BATCH][2];
 	size_t n;
 };
 
-static bool same_creator(const Ckpt__Fd__Credentials *a, const Ckpt__Fd__Credentials *b)
+static bool same_creator(const Ckpt__Sock__Credentials *a, const Ckpt__Sock__Credentials *b)
 {
 	return a->task == b->task && a->uid == b->uid && a->gid == b->gid;
 }
@@ -208,14 +186,15 @@ static bool same_creator(const Ckpt__Fd__Credentials *a, const Ckpt__Fd__Credent
  * Files are opened in order of id. So of one creator's pairs, those from `rec` on
  * are not made yet, and they are all that a later call finds made.
  */
-static void gather(struct ckpt_run *run, const Ckpt__Fd__UnixEnd *rec, size_t max, struct batch *b)
+static void gather(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec, size_t max,
+		   struct batch *b)
 {
-	size_t n = ckpt_record_count(run, "fd.unix-end");
+	size_t n = ckpt_record_count(run, "sock.unix-end");
 
 	b->n = 0;
-	for (size_t i = (size_t)fd_record_index(run, "fd.unix-end", rec->id); i < n && b->n < max;
-	     i++) {
-		const Ckpt__Fd__UnixEnd *e = ckpt_record_at(run, "fd.unix-end", i);
+	for (size_t i = (size_t)sock_record_index(run, "sock.unix-end", rec->id);
+	     i < n && b->n < max; i++) {
+		const Ckpt__Sock__UnixEnd *e = ckpt_record_at(run, "sock.unix-end", i);
 
 		if (!same_creator(e->creator, rec->creator) || (e->peer && e->peer < e->id))
 			continue;
@@ -245,26 +224,26 @@ static int fetch_pairs(struct ckpt_task *task, struct batch *b, const struct ckp
 static int make_in(struct ckpt_run *run, struct ckpt_task *task, struct batch *b,
 		   struct ckpt_error *err)
 {
-	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "fd.socketpair");
-	CKPT_AUTO_SCRIPT struct ckpt_script *close_them = ckpt_script_new(run, "fd.socketpair");
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "sock.socketpair");
+	CKPT_AUTO_SCRIPT struct ckpt_script *close_them = ckpt_script_new(run, "sock.socketpair");
 	int ops[BATCH], r;
 
-	fd_creator_enter(s, b->end[0]->creator);
+	sock_creator_enter(s, b->end[0]->creator);
 	for (size_t i = 0; i < b->n; i++)
 		ops[i] = ckpt_script_add(s, SYS_socketpair, CKPT_C(AF_UNIX),
 					 CKPT_C(b->end[i]->type | SOCK_CLOEXEC), CKPT_C(0),
 					 CKPT_OUT(2 * sizeof(int)));
-	fd_creator_leave(s, b->end[0]->creator);
+	sock_creator_leave(s, b->end[0]->creator);
 	r = ckpt_script_run(s, task->threads[0], err);
 	if (!r)
 		r = fetch_pairs(task, b, s, ops, close_them, err);
 	return r ? r : ckpt_script_run(close_them, task->threads[0], err);
 }
 
-static int make_pairs(struct ckpt_run *run, const Ckpt__Fd__UnixEnd *rec, struct batch *b,
+static int make_pairs(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec, struct batch *b,
 		      struct ckpt_error *err)
 {
-	struct ckpt_task *task = fd_creator_task(run, rec->creator);
+	struct ckpt_task *task = sock_creator_task(run, rec->creator);
 
 	gather(run, rec, task ? BATCH : 1, b);
 	if (task)
@@ -284,13 +263,13 @@ static int shut(int fd, uint32_t bits, struct ckpt_error *err)
 }
 
 /* Queues first: neither a shutdown nor the options of the living may be in their way. */
-static int fill_pair(struct ckpt_run *run, const Ckpt__Fd__UnixEnd *end, int fd,
-		     const Ckpt__Fd__UnixEnd *peer, int other, struct ckpt_error *err)
+static int fill_pair(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *end, int fd,
+		     const Ckpt__Sock__UnixEnd *peer, int other, struct ckpt_error *err)
 {
-	int r = fd_queue_write(run, other, end, err);
+	int r = sock_queue_write(run, other, end, err);
 
 	if (!r && peer)
-		r = fd_queue_write(run, fd, peer, err);
+		r = sock_queue_write(run, fd, peer, err);
 	if (!r && end->reset && send(fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) != 1)
 		r = ckpt_fail_sys(err, errno, "send(2)");
 	if (!r)
@@ -298,35 +277,36 @@ static int fill_pair(struct ckpt_run *run, const Ckpt__Fd__UnixEnd *end, int fd,
 	if (!r && peer)
 		r = shut(other, peer->shutdown, err);
 	if (!r)
-		r = fd_options_apply(fd, end->options, end->n_options, err);
+		r = sock_options_apply(fd, end->options, end->n_options, err);
 	if (!r && peer)
-		r = fd_options_apply(other, peer->options, peer->n_options, err);
+		r = sock_options_apply(other, peer->options, peer->n_options, err);
 	if (!r)
-		r = fd_owner_apply(fd, end->owner, err);
+		r = sock_owner_apply(fd, end->owner, err);
 	if (!r && peer)
-		r = fd_owner_apply(other, peer->owner, err);
+		r = sock_owner_apply(other, peer->owner, err);
 	return r;
 }
 
 /* Fill a pair and put both ends where unix_pair_open() finds them. */
-static int finish_pair(struct ckpt_run *run, const Ckpt__Fd__UnixEnd *end, int sv[2],
+static int finish_pair(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *end, int sv[2],
 		       struct ckpt_error *err)
 {
-	const Ckpt__Fd__UnixEnd *peer = end->peer ? fd_record(run, "fd.unix-end", end->peer) : NULL;
-	struct fd_state *st = fd_state(run);
+	const Ckpt__Sock__UnixEnd *peer =
+		end->peer ? sock_record(run, "sock.unix-end", end->peer) : NULL;
+	struct sock_state *st = sock_state(run);
 	int r = fill_pair(run, end, sv[0], peer, sv[1], err);
 
 	if (r)
 		return r;
-	r = fd_stash_put(st, end->id, ckpt_steal_fd(&sv[0]), err);
-	return !r && peer ? fd_stash_put(st, peer->id, ckpt_steal_fd(&sv[1]), err) : r;
+	r = sock_stash_put(st, end->id, ckpt_steal_fd(&sv[0]), err);
+	return !r && peer ? sock_stash_put(st, peer->id, ckpt_steal_fd(&sv[1]), err) : r;
 }
 
 static int unix_pair_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 			  struct ckpt_error *err)
 {
-	const Ckpt__Fd__UnixEnd *rec = fd_record_need(run, "fd.unix-end", slot->file, err);
-	int fd = fd_stash_take(fd_state(run), slot->file), r;
+	const Ckpt__Sock__UnixEnd *rec = sock_record_need(run, "sock.unix-end", slot->file, err);
+	int fd = sock_stash_take(sock_state(run), slot->file), r;
 	struct batch b;
 
 	if (fd >= 0 || !rec)
@@ -341,11 +321,11 @@ static int unix_pair_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 	}
 	if (r)
 		return r;
-	fd = fd_stash_take(fd_state(run), slot->file);
-	return fd >= 0 ? fd : fd_bad(err, "open file %u is no end of its pair", slot->file);
+	fd = sock_stash_take(sock_state(run), slot->file);
+	return fd >= 0 ? fd : sock_bad(err, "open file %u is no end of its pair", slot->file);
 }
 
-const struct ckpt_fd_kind fd_kind_unix_pair = {
+const struct ckpt_fd_kind sock_kind_unix_pair = {
 	.size = sizeof(struct ckpt_fd_kind),
 	.match = unix_pair_match,
 	.survey = unix_pair_survey,
@@ -353,4 +333,5 @@ const struct ckpt_fd_kind fd_kind_unix_pair = {
 	.plan = unix_pair_plan,
 	.open = unix_pair_open,
 	.own_pos = true,
+	.flags_ok = SOCK_FLAGS,
 };

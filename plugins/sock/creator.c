@@ -15,12 +15,12 @@ static bool peer_cred(int fd, struct ucred *cred)
 	return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, cred, &len);
 }
 
-void fd_creator_of(struct ckpt_run *run, int fd, Ckpt__Fd__Credentials *c)
+void sock_creator_of(struct ckpt_run *run, int fd, Ckpt__Sock__Credentials *c)
 {
 	const struct ckpt_task *task;
 	struct ucred cred;
 
-	ckpt__fd__credentials__init(c);
+	ckpt__sock__credentials__init(c);
 	if (!peer_cred(fd, &cred))
 		return;
 	task = cred.pid > 0 ? ckpt_task_by_pid(run, cred.pid) : NULL;
@@ -29,42 +29,42 @@ void fd_creator_of(struct ckpt_run *run, int fd, Ckpt__Fd__Credentials *c)
 	c->gid = cred.gid;
 }
 
-int fd_creator_survey(struct ckpt_run *run, const struct ckpt_fd_found *f)
+int sock_creator_survey(struct ckpt_run *run, const struct ckpt_fd_found *f)
 {
-	Ckpt__Fd__Credentials c;
+	Ckpt__Sock__Credentials c;
 
-	fd_creator_of(run, f->fd, &c);
+	sock_creator_of(run, f->fd, &c);
 	if (c.task)
 		return 0;
-	return fd_refuse_detail(
+	return sock_refuse_detail(
 		run, f, "peercred",
 		"the process that made it (SO_PEERCRED) is not alive in the tree",
-		"--allow-loss fd.peercred if nobody asks for the peer's process id");
+		"--allow-loss sock.peercred if nobody asks for the peer's process id");
 }
 
-int fd_creator_check(struct ckpt_run *run, const Ckpt__Fd__Credentials *c, uint32_t id,
-		     struct ckpt_error *err)
+int sock_creator_check(struct ckpt_run *run, const Ckpt__Sock__Credentials *c, uint32_t id,
+		       struct ckpt_error *err)
 {
-	if (!c || (c->task && !fd_task_known(run, c->task)) || c->uid == UINT32_MAX ||
+	if (!c || (c->task && !sock_task_known(run, c->task)) || c->uid == UINT32_MAX ||
 	    c->gid == UINT32_MAX)
-		return fd_bad(err, "open file %u has no valid creator", id);
+		return sock_bad(err, "open file %u has no valid creator", id);
 	return 0;
 }
 
-struct ckpt_task *fd_creator_task(struct ckpt_run *run, const Ckpt__Fd__Credentials *c)
+struct ckpt_task *sock_creator_task(struct ckpt_run *run, const Ckpt__Sock__Credentials *c)
 {
 	struct ckpt_task *t = c->task ? ckpt_task_by_id(run, c->task) : NULL;
 
 	return t && !t->zombie ? t : NULL;
 }
 
-static bool other_ids(const Ckpt__Fd__Credentials *c)
+static bool other_ids(const Ckpt__Sock__Credentials *c)
 {
 	return c->uid != geteuid() || c->gid != getegid();
 }
 
 /* The real and saved ids stay the engine's, so that the way back is open. */
-void fd_creator_enter(struct ckpt_script *s, const Ckpt__Fd__Credentials *c)
+void sock_creator_enter(struct ckpt_script *s, const Ckpt__Sock__Credentials *c)
 {
 	if (!other_ids(c))
 		return;
@@ -72,7 +72,7 @@ void fd_creator_enter(struct ckpt_script *s, const Ckpt__Fd__Credentials *c)
 	ckpt_script_add(s, SYS_setresuid, CKPT_C(-1), CKPT_C(c->uid), CKPT_C(-1));
 }
 
-void fd_creator_leave(struct ckpt_script *s, const Ckpt__Fd__Credentials *c)
+void sock_creator_leave(struct ckpt_script *s, const Ckpt__Sock__Credentials *c)
 {
 	if (!other_ids(c))
 		return;

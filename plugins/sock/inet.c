@@ -10,8 +10,6 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
-#define FLAGS_OK (O_RDWR | O_NONBLOCK)
-
 static bool inet_match(const struct ckpt_fd_found *f)
 {
 	return (f->domain == AF_INET || f->domain == AF_INET6) && f->protocol == IPPROTO_TCP &&
@@ -23,7 +21,7 @@ static int inet_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, stru
 	struct tcp_info ti = { 0 };
 	socklen_t len = sizeof(ti);
 	char reason[96];
-	int r = fd_socket_survey(run, f, err);
+	int r = sock_survey(run, f, err);
 
 	if (r)
 		return r;
@@ -33,12 +31,12 @@ static int inet_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, stru
 	if (!ti.tcpi_unacked)
 		return 0;
 	snprintf(reason, sizeof(reason), "connections wait to be accepted: %u", ti.tcpi_unacked);
-	return fd_refuse_detail(run, f, "pending", reason,
-				"try again when the program has accepted them, or --allow-loss "
-				"fd.pending: those peers are then cut off");
+	return sock_refuse_detail(run, f, "pending", reason,
+				  "try again when the program has accepted them, or --allow-loss "
+				  "sock.pending: those peers are then cut off");
 }
 
-static int read_address(int fd, Ckpt__Fd__InetListen *rec, char *text, size_t size)
+static int read_address(int fd, Ckpt__Sock__InetListen *rec, char *text, size_t size)
 {
 	union {
 		struct sockaddr sa;
@@ -64,29 +62,29 @@ static int read_address(int fd, Ckpt__Fd__InetListen *rec, char *text, size_t si
 
 static int inet_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
 {
-	Ckpt__Fd__InetListen rec = CKPT__FD__INET_LISTEN__INIT;
+	Ckpt__Sock__InetListen rec = CKPT__SOCK__INET_LISTEN__INIT;
 	char address[INET6_ADDRSTRLEN];
-	struct fd_options options;
+	struct sock_options options;
 	struct tcp_info ti = { 0 };
 	socklen_t len = sizeof(ti);
-	Ckpt__Fd__Owner owner;
+	Ckpt__Sock__Owner owner;
 
 	if (read_address(f->fd, &rec, address, sizeof(address)) ||
 	    getsockopt(f->fd, IPPROTO_TCP, TCP_INFO, &ti, &len))
 		return ckpt_fail_sys(err, errno, "reading a listening socket");
-	if (fd_options_read(fd_state(run), f, &options, err))
+	if (sock_options_read(sock_state(run), f, &options, err))
 		return -err->err;
-	fd_owner_of(&f->st, &owner);
+	sock_owner_of(&f->st, &owner);
 	rec.id = f->file;
 	rec.protocol = IPPROTO_TCP;
 	rec.backlog = ti.tcpi_sacked; /* of a listening socket: its backlog */
 	rec.owner = &owner;
 	rec.options = options.ptr;
 	rec.n_options = options.n;
-	return ckpt_record_put(run, FD_INET_LISTEN, &rec.base, err);
+	return ckpt_record_put(run, SOCK_INET_LISTEN, &rec.base, err);
 }
 
-static bool write_address(const Ckpt__Fd__InetListen *rec, struct sockaddr_storage *ss,
+static bool write_address(const Ckpt__Sock__InetListen *rec, struct sockaddr_storage *ss,
 			  socklen_t *len)
 {
 	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)ss;
@@ -105,30 +103,29 @@ static bool write_address(const Ckpt__Fd__InetListen *rec, struct sockaddr_stora
 
 static int inet_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
-	const Ckpt__Fd__InetListen *rec = fd_record_need(run, "fd.inet", id, err);
-	const Ckpt__Fd__File *file = fd_record_need(run, "fd.file", id, err);
+	const Ckpt__Sock__InetListen *rec = sock_record_need(run, "sock.inet-listen", id, err);
 	struct sockaddr_storage ss;
 	socklen_t len;
 	int r;
 
-	if (!rec || !file)
+	if (!rec)
 		return -EBADMSG;
 	if ((rec->family != AF_INET && rec->family != AF_INET6) || rec->protocol != IPPROTO_TCP ||
 	    !rec->port || rec->port > 65535 || rec->backlog > INT_MAX ||
-	    !write_address(rec, &ss, &len) || file->flags & ~(uint32_t)FLAGS_OK || file->pos)
-		return fd_bad(err, "open file %u is not a valid listening socket", id);
-	r = fd_owner_check(rec->owner, id, err);
-	return r ? r : fd_options_check(rec->options, rec->n_options, id, err);
+	    !write_address(rec, &ss, &len))
+		return sock_bad(err, "open file %u is not a valid listening socket", id);
+	r = sock_owner_check(rec->owner, id, err);
+	return r ? r : sock_options_check(rec->options, rec->n_options, id, err);
 }
 
-static int listen_there(int fd, const Ckpt__Fd__InetListen *rec, struct ckpt_error *err)
+static int listen_there(int fd, const Ckpt__Sock__InetListen *rec, struct ckpt_error *err)
 {
 	struct sockaddr_storage ss;
-	int on = 1, before = fd_socket_int(fd, SOL_SOCKET, SO_REUSEADDR), r;
+	int on = 1, before = sock_int(fd, SOL_SOCKET, SO_REUSEADDR), r;
 	socklen_t len;
 
 	if (!write_address(rec, &ss, &len))
-		return fd_bad(err, "%s is no address", rec->address);
+		return sock_bad(err, "%s is no address", rec->address);
 	/*
 	 * The original's connections may be in TIME_WAIT; binding beside them is
 	 * what it would do itself at its next start. Taken back at once.
@@ -151,7 +148,8 @@ static int listen_there(int fd, const Ckpt__Fd__InetListen *rec, struct ckpt_err
 
 static int inet_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, struct ckpt_error *err)
 {
-	const Ckpt__Fd__InetListen *rec = fd_record_need(run, "fd.inet", slot->file, err);
+	const Ckpt__Sock__InetListen *rec =
+		sock_record_need(run, "sock.inet-listen", slot->file, err);
 	CKPT_AUTO_FD int fd = -1;
 	int r;
 
@@ -160,15 +158,15 @@ static int inet_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, stru
 	fd = socket((int)rec->family, SOCK_STREAM | SOCK_CLOEXEC, (int)rec->protocol);
 	if (fd < 0)
 		return ckpt_fail_sys(err, errno, "socket(2)");
-	r = fd_options_apply(fd, rec->options, rec->n_options, err);
+	r = sock_options_apply(fd, rec->options, rec->n_options, err);
 	if (!r)
 		r = listen_there(fd, rec, err);
 	if (!r)
-		r = fd_owner_apply(fd, rec->owner, err);
+		r = sock_owner_apply(fd, rec->owner, err);
 	return r ? r : ckpt_steal_fd(&fd);
 }
 
-const struct ckpt_fd_kind fd_kind_inet_listen = {
+const struct ckpt_fd_kind sock_kind_inet_listen = {
 	.size = sizeof(struct ckpt_fd_kind),
 	.match = inet_match,
 	.survey = inet_survey,
@@ -176,4 +174,5 @@ const struct ckpt_fd_kind fd_kind_inet_listen = {
 	.plan = inet_plan,
 	.open = inet_open,
 	.own_pos = true,
+	.flags_ok = SOCK_FLAGS,
 };

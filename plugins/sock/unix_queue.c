@@ -54,14 +54,14 @@ static bool take_control(struct msghdr *m, struct ucred *cred)
 	return found;
 }
 
-static int add_message(struct ckpt_run *run, struct reader *q, Ckpt__Fd__UnixEnd *end, size_t len,
+static int add_message(struct ckpt_run *run, struct reader *q, Ckpt__Sock__UnixEnd *end, size_t len,
 		       const struct ucred *cred)
 {
-	Ckpt__Fd__UnixMessage *m;
+	Ckpt__Sock__UnixMessage *m;
 
 	if (end->n_queue == q->cap) {
 		size_t cap = q->cap ? q->cap * 2 : 8;
-		Ckpt__Fd__UnixMessage **more = realloc(end->queue, cap * sizeof(*more));
+		Ckpt__Sock__UnixMessage **more = realloc(end->queue, cap * sizeof(*more));
 
 		if (!more)
 			return -ENOMEM;
@@ -71,7 +71,7 @@ static int add_message(struct ckpt_run *run, struct reader *q, Ckpt__Fd__UnixEnd
 	m = calloc(1, sizeof(*m));
 	if (!m)
 		return -ENOMEM;
-	ckpt__fd__unix_message__init(m);
+	ckpt__sock__unix_message__init(m);
 	end->queue[end->n_queue++] = m;
 	m->data.data = malloc(len ? len : 1);
 	if (!m->data.data)
@@ -84,7 +84,7 @@ static int add_message(struct ckpt_run *run, struct reader *q, Ckpt__Fd__UnixEnd
 		m->sender = calloc(1, sizeof(*m->sender));
 		if (!m->sender)
 			return -ENOMEM;
-		ckpt__fd__credentials__init(m->sender);
+		ckpt__sock__credentials__init(m->sender);
 		m->sender->task = t ? t->id : 0;
 		m->sender->uid = cred->uid;
 		m->sender->gid = cred->gid;
@@ -92,7 +92,7 @@ static int add_message(struct ckpt_run *run, struct reader *q, Ckpt__Fd__UnixEnd
 	return 0;
 }
 
-void fd_queue_free(Ckpt__Fd__UnixEnd *end)
+void sock_queue_free(Ckpt__Sock__UnixEnd *end)
 {
 	for (size_t i = 0; i < end->n_queue; i++) {
 		free(end->queue[i]->data.data);
@@ -123,7 +123,7 @@ static int grow(struct reader *q, size_t need, struct ckpt_error *err)
 }
 
 /* 1: there may be more; 0: that was all. */
-static int read_message(struct ckpt_run *run, struct reader *q, Ckpt__Fd__UnixEnd *end,
+static int read_message(struct ckpt_run *run, struct reader *q, Ckpt__Sock__UnixEnd *end,
 			struct ckpt_error *err)
 {
 	struct iovec iov = { q->buf, q->size };
@@ -154,12 +154,12 @@ static int read_message(struct ckpt_run *run, struct reader *q, Ckpt__Fd__UnixEn
 	return q->type != SOCK_STREAM || q->off < q->avail;
 }
 
-int fd_queue_read(struct ckpt_run *run, int fd, int type, Ckpt__Fd__UnixEnd *end,
-		  struct ckpt_error *err)
+int sock_queue_read(struct ckpt_run *run, int fd, int type, Ckpt__Sock__UnixEnd *end,
+		    struct ckpt_error *err)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN };
 	struct reader q = { .fd = fd, .type = type, .size = 64 * 1024 };
-	int before = fd_socket_int(fd, SOL_SOCKET, SO_PEEK_OFF), r = 1;
+	int before = sock_int(fd, SOL_SOCKET, SO_PEEK_OFF), r = 1;
 
 	if (poll(&p, 1, 0) < 0 || ioctl(fd, FIONREAD, &q.avail))
 		return ckpt_fail_sys(err, errno, "looking for queued data");
@@ -182,7 +182,7 @@ int fd_queue_read(struct ckpt_run *run, int fd, int type, Ckpt__Fd__UnixEnd *end
 
 /* ---- restore ---------------------------------------------------------------------- */
 
-static ssize_t send_message(struct ckpt_run *run, int fd, const Ckpt__Fd__UnixMessage *m,
+static ssize_t send_message(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixMessage *m,
 			    size_t from)
 {
 	struct iovec iov = { m->data.data + from, m->data.len - from };
@@ -208,11 +208,11 @@ static ssize_t send_message(struct ckpt_run *run, int fd, const Ckpt__Fd__UnixMe
 	return sendmsg(fd, &h, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-static int send_all(struct ckpt_run *run, int fd, const Ckpt__Fd__UnixEnd *to,
+static int send_all(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixEnd *to,
 		    struct ckpt_error *err)
 {
 	for (size_t i = 0; i < to->n_queue; i++) {
-		const Ckpt__Fd__UnixMessage *m = to->queue[i];
+		const Ckpt__Sock__UnixMessage *m = to->queue[i];
 		size_t at = 0;
 
 		do {
@@ -227,18 +227,18 @@ static int send_all(struct ckpt_run *run, int fd, const Ckpt__Fd__UnixEnd *to,
 	return 0;
 }
 
-int fd_queue_write(struct ckpt_run *run, int fd, const Ckpt__Fd__UnixEnd *to,
-		   struct ckpt_error *err)
+int sock_queue_write(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixEnd *to,
+		     struct ckpt_error *err)
 {
 	int size, lock, r;
 
 	if (!to->n_queue)
 		return 0;
 	/* a queue may have been filled with a larger buffer than the sender has by now */
-	size = fd_socket_int(fd, SOL_SOCKET, SO_SNDBUF);
-	lock = fd_buf_lock(fd);
-	r = fd_sndbuf_force(fd, 4 * (int)QUEUE_MAX, lock, err);
+	size = sock_int(fd, SOL_SOCKET, SO_SNDBUF);
+	lock = sock_buf_lock(fd);
+	r = sock_sndbuf_force(fd, 4 * (int)QUEUE_MAX, lock, err);
 	if (!r)
 		r = send_all(run, fd, to, err);
-	return r ? r : fd_sndbuf_force(fd, size, lock, err);
+	return r ? r : sock_sndbuf_force(fd, size, lock, err);
 }

@@ -18,7 +18,6 @@
 #define SIOCUNIXFILE 0x89E0
 #endif
 
-#define FLAGS_OK  (O_RDWR | O_NONBLOCK)
 #define NAME_SIZE sizeof(((struct sockaddr_un *)0)->sun_path)
 
 static bool unix_listen_match(const struct ckpt_fd_found *f)
@@ -58,52 +57,53 @@ static int check_file(struct ckpt_run *run, const struct ckpt_fd_found *f, const
 
 	memcpy(path, n->a.sun_path, n->len);
 	if (path[0] != '/')
-		return fd_refuse(run, f, "relative-name", "the socket is bound to a relative path",
-				 "bind it to an absolute path");
+		return sock_refuse(run, f, "relative-name",
+				   "the socket is bound to a relative path",
+				   "bind it to an absolute path");
 	if (file >= 0 && !fstat(file, &st) && !stat(path, &now) && st.st_dev == now.st_dev &&
 	    st.st_ino == now.st_ino)
 		return 0;
-	return fd_refuse(run, f, "unix-name", "the bound path no longer leads to this socket",
-			 "the name was removed or replaced, or lies in another mount namespace");
+	return sock_refuse(run, f, "unix-name", "the bound path no longer leads to this socket",
+			   "the name was removed or replaced, or lies in another mount namespace");
 }
 
 static int unix_listen_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			      struct ckpt_error *err)
 {
-	struct fd_state *st = fd_state(run);
-	const struct fd_unix_diag *d;
+	struct sock_state *st = sock_state(run);
+	const struct sock_unix_diag *d;
 	char reason[96];
 	struct name n;
-	int r = fd_socket_survey(run, f, err);
+	int r = sock_survey(run, f, err);
 
 	if (r)
 		return r;
-	r = fd_unix_diag(st, err);
+	r = sock_unix_diag(st, err);
 	if (r)
 		return r;
-	d = fd_unix_find(st, f->st.st_ino);
+	d = sock_unix_find(st, f->st.st_ino);
 	if (!d || read_name(f->fd, &n))
-		return fd_refuse(run, f, "unix", "the kernel does not list this socket",
-				 "unix_diag is needed");
+		return sock_refuse(run, f, "unix", "the kernel does not list this socket",
+				   "unix_diag is needed");
 	r = n.abstract ? 0 : check_file(run, f, &n);
 	if (!r && d->pending) {
 		snprintf(reason, sizeof(reason), "connections wait to be accepted: %u", d->pending);
-		r = fd_refuse_detail(run, f, "pending", reason,
-				     "try again when the program has accepted them, or "
-				     "--allow-loss fd.pending: those peers are then cut off");
+		r = sock_refuse_detail(run, f, "pending", reason,
+				       "try again when the program has accepted them, or "
+				       "--allow-loss sock.pending: those peers are then cut off");
 	}
-	return r ? r : fd_creator_survey(run, f);
+	return r ? r : sock_creator_survey(run, f);
 }
 
 static int unix_listen_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			       struct ckpt_error *err)
 {
-	Ckpt__Fd__UnixListen rec = CKPT__FD__UNIX_LISTEN__INIT;
-	const struct fd_unix_diag *d = fd_unix_find(fd_state(run), f->st.st_ino);
+	Ckpt__Sock__UnixListen rec = CKPT__SOCK__UNIX_LISTEN__INIT;
+	const struct sock_unix_diag *d = sock_unix_find(sock_state(run), f->st.st_ino);
 	CKPT_AUTO_FD int bound = -1;
-	Ckpt__Fd__Credentials creator;
-	Ckpt__Fd__Owner owner, file;
-	struct fd_options options;
+	Ckpt__Sock__Credentials creator;
+	Ckpt__Sock__Owner owner, file;
+	struct sock_options options;
 	struct stat st;
 	struct name n;
 
@@ -119,24 +119,24 @@ static int unix_listen_collect(struct ckpt_run *run, const struct ckpt_fd_found 
 		bound = ioctl(f->fd, SIOCUNIXFILE);
 		if (bound < 0 || fstat(bound, &st))
 			return ckpt_fail_sys(err, errno, "SIOCUNIXFILE");
-		fd_owner_of(&st, &file);
+		sock_owner_of(&st, &file);
 		rec.file = &file;
 	}
-	fd_creator_of(run, f->fd, &creator);
-	fd_owner_of(&f->st, &owner);
-	if (fd_options_read(fd_state(run), f, &options, err))
+	sock_creator_of(run, f->fd, &creator);
+	sock_owner_of(&f->st, &owner);
+	if (sock_options_read(sock_state(run), f, &options, err))
 		return -err->err;
 	rec.creator = &creator;
 	rec.owner = &owner;
 	rec.options = options.ptr;
 	rec.n_options = options.n;
-	return ckpt_record_put(run, FD_UNIX_LISTEN, &rec.base, err);
+	return ckpt_record_put(run, SOCK_UNIX_LISTEN, &rec.base, err);
 }
 
 /* ---- restore ---------------------------------------------------------------------- */
 
 /* Is a living socket bound to this inode? */
-static bool in_use(const struct fd_state *st, const struct stat *s)
+static bool in_use(const struct sock_state *st, const struct stat *s)
 {
 	/* the kernel's own encoding of a device number */
 	uint32_t dev = (uint32_t)major(s->st_dev) << 20 | (uint32_t)minor(s->st_dev);
@@ -150,7 +150,7 @@ static bool in_use(const struct fd_state *st, const struct stat *s)
 
 static int plan_path(struct ckpt_run *run, const char *path, struct ckpt_error *err)
 {
-	struct fd_state *st = fd_state(run);
+	struct sock_state *st = sock_state(run);
 	char dir[PATH_MAX];
 	struct stat s;
 	int r;
@@ -169,7 +169,7 @@ static int plan_path(struct ckpt_run *run, const char *path, struct ckpt_error *
 	/* the original is still there while its own image is checked */
 	if (ckpt_plan_only(run))
 		return 0;
-	r = fd_unix_diag(st, err);
+	r = sock_unix_diag(st, err);
 	if (!r && in_use(st, &s))
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "stop the program that listens there",
 				  "the socket %s is in use", path);
@@ -178,56 +178,38 @@ static int plan_path(struct ckpt_run *run, const char *path, struct ckpt_error *
 
 static int unix_listen_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
-	const Ckpt__Fd__UnixListen *rec = fd_record_need(run, "fd.unix-listen", id, err);
-	const Ckpt__Fd__File *file = fd_record_need(run, "fd.file", id, err);
+	const Ckpt__Sock__UnixListen *rec = sock_record_need(run, "sock.unix-listen", id, err);
 	char path[NAME_SIZE + 1];
 	int r;
 
-	if (!rec || !file)
+	if (!rec)
 		return -EBADMSG;
 	if ((rec->type != SOCK_STREAM && rec->type != SOCK_SEQPACKET) || rec->backlog > INT_MAX ||
 	    rec->name.len > (rec->abstract ? NAME_SIZE - 1 : NAME_SIZE) ||
-	    file->flags & ~(uint32_t)FLAGS_OK || file->pos ||
-	    (!rec->abstract && !fd_image_path(&rec->name, path, sizeof(path))))
-		return fd_bad(err, "open file %u is not a valid listening unix socket", id);
-	r = fd_owner_check(rec->owner, id, err);
+	    (!rec->abstract && !sock_image_path(&rec->name, path, sizeof(path))))
+		return sock_bad(err, "open file %u is not a valid listening unix socket", id);
+	r = sock_owner_check(rec->owner, id, err);
 	if (!r)
-		r = fd_creator_check(run, rec->creator, id, err);
+		r = sock_creator_check(run, rec->creator, id, err);
 	if (!r)
-		r = fd_options_check(rec->options, rec->n_options, id, err);
+		r = sock_options_check(rec->options, rec->n_options, id, err);
 	if (!r && !rec->abstract) {
-		r = fd_owner_check(rec->file, id, err);
+		r = sock_owner_check(rec->file, id, err);
 		if (!r)
 			r = plan_path(run, path, err);
 	}
 	return r;
 }
 
-/* Remember a name that we made, for fd_install_undo(). */
-static int note_made(struct fd_state *st, const char *path)
-{
-	if (st->n_made == st->cap_made) {
-		size_t cap = st->cap_made ? st->cap_made * 2 : 8;
-		char **more = realloc(st->made, cap * sizeof(*more));
-
-		if (!more)
-			return -ENOMEM;
-		st->made = more;
-		st->cap_made = cap;
-	}
-	st->made[st->n_made] = strdup(path);
-	return st->made[st->n_made++] ? 0 : -ENOMEM;
-}
-
-static int bind_path(struct ckpt_run *run, int fd, const Ckpt__Fd__UnixListen *rec,
+static int bind_path(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixListen *rec,
 		     struct ckpt_error *err)
 {
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
 	char path[NAME_SIZE + 1];
 	struct stat st;
 
-	if (!fd_image_path(&rec->name, path, sizeof(path)))
-		return fd_bad(err, "the name of a unix socket is not valid");
+	if (!sock_image_path(&rec->name, path, sizeof(path)))
+		return sock_bad(err, "the name of a unix socket is not valid");
 	/* only a dead socket's name: the kernel remembers the path given to bind(2), so that
 	 * binding elsewhere and renaming would show */
 	if (!lstat(path, &st) && (!S_ISSOCK(st.st_mode) || unlink(path)))
@@ -236,7 +218,7 @@ static int bind_path(struct ckpt_run *run, int fd, const Ckpt__Fd__UnixListen *r
 	if (bind(fd, (struct sockaddr *)&a,
 		 (socklen_t)(offsetof(struct sockaddr_un, sun_path) + rec->name.len)))
 		return ckpt_fail_sys(err, errno, "bind(2) to %s", path);
-	if (note_made(fd_state(run), path)) {
+	if (sock_note_made(sock_state(run), path)) {
 		unlink(path);
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	}
@@ -245,7 +227,7 @@ static int bind_path(struct ckpt_run *run, int fd, const Ckpt__Fd__UnixListen *r
 	return 0;
 }
 
-static int bind_abstract(int fd, const Ckpt__Fd__UnixListen *rec, struct ckpt_error *err)
+static int bind_abstract(int fd, const Ckpt__Sock__UnixListen *rec, struct ckpt_error *err)
 {
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
 
@@ -258,9 +240,9 @@ static int bind_abstract(int fd, const Ckpt__Fd__UnixListen *rec, struct ckpt_er
 }
 
 static int listen_as(struct ckpt_run *run, struct ckpt_task *task, int fd,
-		     const Ckpt__Fd__UnixListen *rec, struct ckpt_error *err)
+		     const Ckpt__Sock__UnixListen *rec, struct ckpt_error *err)
 {
-	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "fd.listen");
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "sock.listen");
 	struct ckpt_error ignored = { 0 };
 	int num, r, back;
 
@@ -269,9 +251,9 @@ static int listen_as(struct ckpt_run *run, struct ckpt_task *task, int fd,
 	num = ckpt_lend_fd(run, task, fd, err);
 	if (num < 0)
 		return num;
-	fd_creator_enter(s, rec->creator);
+	sock_creator_enter(s, rec->creator);
 	ckpt_script_add(s, SYS_listen, CKPT_C(num), CKPT_C(rec->backlog));
-	fd_creator_leave(s, rec->creator);
+	sock_creator_leave(s, rec->creator);
 	r = ckpt_script_run(s, task->threads[0], err);
 	back = ckpt_return_fd(run, task, num, r ? &ignored : err);
 	return r ? r : back;
@@ -280,7 +262,8 @@ static int listen_as(struct ckpt_run *run, struct ckpt_task *task, int fd,
 static int unix_listen_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 			    struct ckpt_error *err)
 {
-	const Ckpt__Fd__UnixListen *rec = fd_record_need(run, "fd.unix-listen", slot->file, err);
+	const Ckpt__Sock__UnixListen *rec =
+		sock_record_need(run, "sock.unix-listen", slot->file, err);
 	CKPT_AUTO_FD int fd = -1;
 	int r;
 
@@ -291,15 +274,15 @@ static int unix_listen_open(struct ckpt_run *run, const struct ckpt_fd_slot *slo
 		return ckpt_fail_sys(err, errno, "socket(2)");
 	r = rec->abstract ? bind_abstract(fd, rec, err) : bind_path(run, fd, rec, err);
 	if (!r)
-		r = listen_as(run, fd_creator_task(run, rec->creator), fd, rec, err);
+		r = listen_as(run, sock_creator_task(run, rec->creator), fd, rec, err);
 	if (!r)
-		r = fd_options_apply(fd, rec->options, rec->n_options, err);
+		r = sock_options_apply(fd, rec->options, rec->n_options, err);
 	if (!r)
-		r = fd_owner_apply(fd, rec->owner, err);
+		r = sock_owner_apply(fd, rec->owner, err);
 	return r ? r : ckpt_steal_fd(&fd);
 }
 
-const struct ckpt_fd_kind fd_kind_unix_listen = {
+const struct ckpt_fd_kind sock_kind_unix_listen = {
 	.size = sizeof(struct ckpt_fd_kind),
 	.match = unix_listen_match,
 	.survey = unix_listen_survey,
@@ -307,4 +290,5 @@ const struct ckpt_fd_kind fd_kind_unix_listen = {
 	.plan = unix_listen_plan,
 	.open = unix_listen_open,
 	.own_pos = true,
+	.flags_ok = SOCK_FLAGS,
 };

@@ -20,7 +20,7 @@
 #define SO_PASSPIDFD 76
 #endif
 
-int fd_socket_int(int fd, int level, int name)
+int sock_int(int fd, int level, int name)
 {
 	int v = -1;
 	socklen_t len = sizeof(v);
@@ -118,9 +118,9 @@ static const struct option {
 	TCP(TCP_SAVE_SYN),
 	{ "TCP_CONGESTION", IPPROTO_TCP, TCP_CONGESTION, TCP_CONGESTION, TEXT },
 };
-_Static_assert(CKPT_ARRAY_SIZE(options) <= FD_OPTIONS_MAX, "FD_OPTIONS_MAX is too small");
+_Static_assert(CKPT_ARRAY_SIZE(options) <= SOCK_OPTIONS_MAX, "SOCK_OPTIONS_MAX is too small");
 
-#define DATA_MAX FD_OPTION_DATA
+#define DATA_MAX SOCK_OPTION_DATA
 
 /* The options' numbers mean other things to other families: ask only those that know them. */
 static bool applies(const struct option *opt, int domain)
@@ -150,11 +150,11 @@ static bool read_option(int fd, const struct option *opt, int *value, uint8_t *d
 }
 
 /* What a socket of this family and type has when it is new; NULL: it cannot be made. */
-static const struct fd_defaults *defaults_of(struct fd_state *st, const struct ckpt_fd_found *f)
+static const struct sock_defaults *defaults_of(struct sock_state *st, const struct ckpt_fd_found *f)
 {
 	int domain = f->domain, type = f->type;
 	CKPT_AUTO_FD int fresh = -1;
-	struct fd_defaults *d;
+	struct sock_defaults *d;
 
 	for (size_t i = 0; i < st->n_defaults; i++)
 		if (st->defaults[i].domain == domain && st->defaults[i].type == type)
@@ -172,16 +172,16 @@ static const struct fd_defaults *defaults_of(struct fd_state *st, const struct c
 	return d;
 }
 
-int fd_options_read(struct fd_state *st, const struct ckpt_fd_found *f, struct fd_options *o,
-		    struct ckpt_error *err)
+int sock_options_read(struct sock_state *st, const struct ckpt_fd_found *f, struct sock_options *o,
+		      struct ckpt_error *err)
 {
-	const struct fd_defaults *d = defaults_of(st, f);
+	const struct sock_defaults *d = defaults_of(st, f);
 
 	o->n = 0;
 	if (!d)
 		return ckpt_fail_sys(err, errno, "making a socket to compare with");
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(options); i++) {
-		Ckpt__Fd__Option *rec = &o->opt[o->n];
+		Ckpt__Sock__Option *rec = &o->opt[o->n];
 		size_t size = 0;
 		int value = 0;
 
@@ -190,7 +190,7 @@ int fd_options_read(struct fd_state *st, const struct ckpt_fd_found *f, struct f
 		    (value == d->value[i] && size == d->size[i] &&
 		     !memcmp(o->data[o->n], d->data[i], size)))
 			continue;
-		ckpt__fd__option__init(rec);
+		ckpt__sock__option__init(rec);
 		rec->name = (char *)(uintptr_t)options[i].name;
 		rec->value = value;
 		rec->data.data = o->data[o->n];
@@ -208,17 +208,18 @@ static const struct option *find_option(const char *name)
 	return NULL;
 }
 
-int fd_options_check(Ckpt__Fd__Option *const *opt, size_t n, uint32_t id, struct ckpt_error *err)
+int sock_options_check(Ckpt__Sock__Option *const *opt, size_t n, uint32_t id,
+		       struct ckpt_error *err)
 {
 	for (size_t i = 0; i < n; i++)
 		if (!find_option(opt[i]->name) || opt[i]->data.len > DATA_MAX ||
 		    opt[i]->value < INT32_MIN || opt[i]->value > INT32_MAX)
-			return fd_bad(err, "open file %u has no valid socket option %.40s", id,
-				      opt[i]->name);
+			return sock_bad(err, "open file %u has no valid socket option %.40s", id,
+					opt[i]->name);
 	return 0;
 }
 
-static int set_option(int fd, const struct option *opt, const Ckpt__Fd__Option *rec)
+static int set_option(int fd, const struct option *opt, const Ckpt__Sock__Option *rec)
 {
 	int value = (int)rec->value;
 
@@ -233,13 +234,13 @@ static int set_option(int fd, const struct option *opt, const Ckpt__Fd__Option *
 	}
 }
 
-int fd_options_apply(int fd, Ckpt__Fd__Option *const *opt, size_t n, struct ckpt_error *err)
+int sock_options_apply(int fd, Ckpt__Sock__Option *const *opt, size_t n, struct ckpt_error *err)
 {
 	for (size_t i = 0; i < n; i++) {
 		const struct option *o = find_option(opt[i]->name);
 
 		if (!o)
-			return fd_bad(err, "unknown socket option %.40s", opt[i]->name);
+			return sock_bad(err, "unknown socket option %.40s", opt[i]->name);
 		if (set_option(fd, o, opt[i]))
 			return ckpt_fail_sys(err, errno, "setsockopt(2) %s to %lld", o->name,
 					     (long long)opt[i]->value);
@@ -247,7 +248,7 @@ int fd_options_apply(int fd, Ckpt__Fd__Option *const *opt, size_t n, struct ckpt
 	return 0;
 }
 
-int fd_sndbuf_force(int fd, int size, int lock, struct ckpt_error *err)
+int sock_sndbuf_force(int fd, int size, int lock, struct ckpt_error *err)
 {
 	size /= 2;
 	if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof(size)) ||
@@ -256,13 +257,13 @@ int fd_sndbuf_force(int fd, int size, int lock, struct ckpt_error *err)
 	return 0;
 }
 
-int fd_buf_lock(int fd)
+int sock_buf_lock(int fd)
 {
-	return fd_socket_int(fd, SOL_SOCKET, SO_BUF_LOCK);
+	return sock_int(fd, SOL_SOCKET, SO_BUF_LOCK);
 }
 
 /* Does the socket belong to the network namespace that ckpt is in? */
-static int own_netns(struct fd_state *st, int fd, bool *own)
+static int own_netns(struct sock_state *st, int fd, bool *own)
 {
 	uint64_t cookie = 0;
 	socklen_t len = sizeof(cookie);
@@ -280,20 +281,21 @@ static int own_netns(struct fd_state *st, int fd, bool *own)
 	return 0;
 }
 
-int fd_socket_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
+int sock_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
 {
 	socklen_t len = 0;
 	bool own = false;
-	int r = own_netns(fd_state(run), f->fd, &own);
+	int r = own_netns(sock_state(run), f->fd, &own);
 
 	if (r)
 		return ckpt_fail_sys(err, r, "SO_NETNS_COOKIE");
 	if (!own)
-		return fd_refuse(run, f, "netns", "the socket belongs to another network namespace",
-				 "run ckpt in that network namespace");
+		return sock_refuse(run, f, "netns",
+				   "the socket belongs to another network namespace",
+				   "run ckpt in that network namespace");
 	/* asked with no room, the kernel answers with the filter's length, or EACCES for eBPF */
 	if (getsockopt(f->fd, SOL_SOCKET, SO_GET_FILTER, NULL, &len) ? errno == EACCES : len > 0)
-		return fd_refuse(run, f, "socket-filter", "a filter is attached to the socket",
-				 "detach it before the dump, or allow the loss");
-	return fd_refuse_foreign(run, f, err);
+		return sock_refuse(run, f, "socket-filter", "a filter is attached to the socket",
+				   "detach it before the dump, or allow the loss");
+	return sock_refuse_outside(run, f, err);
 }

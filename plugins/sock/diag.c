@@ -10,12 +10,12 @@
 
 static int by_ino(const void *va, const void *vb)
 {
-	const struct fd_unix_diag *a = va, *b = vb;
+	const struct sock_unix_diag *a = va, *b = vb;
 
 	return (a->ino > b->ino) - (a->ino < b->ino);
 }
 
-static void take_attr(struct fd_unix_diag *d, struct rtattr *a)
+static void take_attr(struct sock_unix_diag *d, struct rtattr *a)
 {
 	const uint32_t *v = RTA_DATA(a);
 
@@ -40,19 +40,19 @@ static void take_attr(struct fd_unix_diag *d, struct rtattr *a)
 	}
 }
 
-static int take_socket(struct fd_state *st, size_t *cap, struct nlmsghdr *h)
+static int take_socket(struct sock_state *st, size_t *cap, struct nlmsghdr *h)
 {
 	struct unix_diag_msg *m = NLMSG_DATA(h);
 	int left = (int)h->nlmsg_len - (int)NLMSG_LENGTH(sizeof(*m));
-	struct fd_unix_diag d = { .ino = m->udiag_ino,
-				  .type = m->udiag_type,
-				  .state = m->udiag_state };
+	struct sock_unix_diag d = { .ino = m->udiag_ino,
+				    .type = m->udiag_type,
+				    .state = m->udiag_state };
 
 	for (struct rtattr *a = (struct rtattr *)(m + 1); RTA_OK(a, left); a = RTA_NEXT(a, left))
 		take_attr(&d, a);
 	if (st->n_diag == *cap) {
 		size_t want = *cap ? *cap * 2 : 256;
-		struct fd_unix_diag *more = realloc(st->diag, want * sizeof(*more));
+		struct sock_unix_diag *more = realloc(st->diag, want * sizeof(*more));
 
 		if (!more)
 			return -ENOMEM;
@@ -64,7 +64,7 @@ static int take_socket(struct fd_state *st, size_t *cap, struct nlmsghdr *h)
 }
 
 /* 1: there is more to come. */
-static int take_buffer(struct fd_state *st, size_t *cap, struct nlmsghdr *h, unsigned left)
+static int take_buffer(struct sock_state *st, size_t *cap, struct nlmsghdr *h, unsigned left)
 {
 	for (; NLMSG_OK(h, left); h = NLMSG_NEXT(h, left)) {
 		const struct nlmsgerr *e = NLMSG_DATA(h);
@@ -98,7 +98,7 @@ static int ask(int nl)
 	return send(nl, &q, sizeof(q), 0) == sizeof(q) ? 0 : -errno;
 }
 
-int fd_unix_diag(struct fd_state *st, struct ckpt_error *err)
+int sock_unix_diag(struct sock_state *st, struct ckpt_error *err)
 {
 	CKPT_AUTO_FD int nl = -1;
 	CKPT_AUTO_FREE char *buf = NULL;
@@ -127,9 +127,16 @@ int fd_unix_diag(struct fd_state *st, struct ckpt_error *err)
 	return 0;
 }
 
-const struct fd_unix_diag *fd_unix_find(const struct fd_state *st, uint64_t ino)
+const struct sock_unix_diag *sock_unix_find(const struct sock_state *st, uint64_t ino)
 {
-	struct fd_unix_diag key = { .ino = (uint32_t)ino };
+	struct sock_unix_diag key = { .ino = (uint32_t)ino };
 
 	return st->n_diag ? bsearch(&key, st->diag, st->n_diag, sizeof(key), by_ino) : NULL;
+}
+
+unsigned sock_in_flight(const struct ckpt_fd_found *f)
+{
+	const char *line = strstr(f->fdinfo, "scm_fds:");
+
+	return line ? (unsigned)strtoul(line + strlen("scm_fds:"), NULL, 10) : 0;
 }

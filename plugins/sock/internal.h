@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: MIT */
+/* Shared by the files of the plugin `sock`. */
+#ifndef SOCK_INTERNAL_H
+#define SOCK_INTERNAL_H
+
+#include <ckpt/fd.h>
+#include <ckpt/plugin.h>
+
+#include "sock.pb-c.h"
+
+#include <fcntl.h>
+
+enum sock_record {
+	SOCK_INET_LISTEN = 1,
+	SOCK_UNIX_LISTEN,
+	SOCK_UNIX_END,
+};
+
+/* The only flags of F_GETFL that a socket has. */
+#define SOCK_FLAGS (O_RDWR | O_NONBLOCK)
+
+struct sock_unix_diag {
+	uint32_t ino, peer;
+	uint8_t type, state, shutdown;
+	bool has_file;
+	uint32_t file_ino, file_dev;
+	uint32_t pending, backlog; /* listening ones */
+};
+
+/* A descriptor of the engine that was made with another and waits for its turn. */
+struct sock_stashed {
+	uint32_t id;
+	int fd;
+};
+
+#define SOCK_OPTIONS_MAX 96
+#define SOCK_OPTION_DATA 32
+/* Options of a new socket. */
+struct sock_defaults {
+	int domain, type, protocol;
+	bool known[SOCK_OPTIONS_MAX];
+	int value[SOCK_OPTIONS_MAX];
+	size_t size[SOCK_OPTIONS_MAX];
+	uint8_t data[SOCK_OPTIONS_MAX][SOCK_OPTION_DATA];
+};
+
+struct sock_state {
+	bool diag_known;
+	struct sock_unix_diag *diag; /* by inode */
+	size_t n_diag;
+	uint64_t netns; /* cookie of ckpt's own */
+	struct sock_defaults defaults[8];
+	size_t n_defaults;
+	/* restore */
+	struct sock_stashed *stash;
+	size_t n_stash, cap_stash;
+	char **made; /* names of sockets, to be removed if the restore fails */
+	size_t n_made, cap_made;
+};
+
+/* The state of this run, made on first use; NULL: out of memory. */
+struct sock_state *sock_state(struct ckpt_run *run);
+void sock_state_free(void *state);
+
+/* ---- refusals --------------------------------------------------------------- */
+
+/*
+ * Refuse a description; always 1, the kinds' word for "leave it out", or a
+ * negative errno that is not the refusal itself.
+ */
+int sock_refuse(struct ckpt_run *run, const struct ckpt_fd_found *f, const char *feature,
+		const char *reason, const char *hint);
+/* Refuse a detail of it: 0 if the user allows to go on without the detail, else 1. */
+int sock_refuse_detail(struct ckpt_run *run, const struct ckpt_fd_found *f, const char *feature,
+		       const char *reason, const char *hint);
+/* Refuse a socket that somebody outside has open. 0: nobody. */
+int sock_refuse_outside(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			struct ckpt_error *err);
+/* Refuse because of the other end, which is outside the tree or on its way in a message. */
+int sock_refuse_peer(struct ckpt_run *run, const struct ckpt_fd_found *f, uint32_t ino,
+		     struct ckpt_error *err);
+
+/* ---- records ------------------------------------------------------------------ */
+
+/* The record of that type whose id is this, or NULL. Records of a type are sorted by id. */
+const void *sock_record(struct ckpt_run *run, const char *type, uint32_t id);
+/* Its place among those of its type, or -1. */
+ssize_t sock_record_index(struct ckpt_run *run, const char *type, uint32_t id);
+/* As sock_record(), with the error of a planning step if it is missing. */
+const void *sock_record_need(struct ckpt_run *run, const char *type, uint32_t id,
+			     struct ckpt_error *err);
+/* "the image is bad": -EBADMSG. */
+int sock_bad(struct ckpt_error *err, const char *fmt, ...) CKPT_PRINTF(2, 3);
+/* A path of an image as a string; NULL if it is none. */
+const char *sock_image_path(const ProtobufCBinaryData *b, char *buf, size_t size);
+/* Is there such a task in the image? */
+bool sock_task_known(struct ckpt_run *run, uint32_t id);
+
+int sock_stash_put(struct sock_state *st, uint32_t id, int fd, struct ckpt_error *err);
+/* -1: nothing there. */
+int sock_stash_take(struct sock_state *st, uint32_t id);
+
+/* Remember a path that a socket was bound to, for the undo of the plugin's step. */
+int sock_note_made(struct sock_state *st, const char *path);
+
+/* ---- what all sockets have ------------------------------------------------------ */
+
+void sock_owner_of(const struct stat *st, Ckpt__Sock__Owner *owner);
+/* Make it so; the descriptor is a fresh socket. */
+int sock_owner_apply(int fd, const Ckpt__Sock__Owner *owner, struct ckpt_error *err);
+int sock_owner_check(const Ckpt__Sock__Owner *owner, uint32_t id, struct ckpt_error *err);
+
+struct sock_options {
+	Ckpt__Sock__Option opt[SOCK_OPTIONS_MAX];
+	Ckpt__Sock__Option *ptr[SOCK_OPTIONS_MAX];
+	uint8_t data[SOCK_OPTIONS_MAX][SOCK_OPTION_DATA];
+	size_t n;
+};
+/* Those that differ from a new socket's. */
+int sock_options_read(struct sock_state *st, const struct ckpt_fd_found *f, struct sock_options *o,
+		      struct ckpt_error *err);
+int sock_options_check(Ckpt__Sock__Option *const *opt, size_t n, uint32_t id,
+		       struct ckpt_error *err);
+int sock_options_apply(int fd, Ckpt__Sock__Option *const *opt, size_t n, struct ckpt_error *err);
+
+/* The sending buffer's size as SO_SNDBUF reads it, and who has set it (SO_BUF_LOCK). */
+int sock_sndbuf_force(int fd, int size, int lock, struct ckpt_error *err);
+int sock_buf_lock(int fd);
+
+/* Refuse a socket of another network namespace, with a filter, or shared with the outside. */
+int sock_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err);
+int sock_int(int fd, int level, int name);
+
+/* ---- unix sockets ---------------------------------------------------------------- */
+
+/* The kernel's list of unix sockets in our network namespace, read once a look. */
+int sock_unix_diag(struct sock_state *st, struct ckpt_error *err);
+const struct sock_unix_diag *sock_unix_find(const struct sock_state *st, uint64_t ino);
+/* How many descriptors wait in its queue. */
+unsigned sock_in_flight(const struct ckpt_fd_found *f);
+
+/* Who a socket's SO_PEERCRED names. */
+void sock_creator_of(struct ckpt_run *run, int fd, Ckpt__Sock__Credentials *c);
+/* Refuse a creator outside the tree (feature peercred). 0: fine, or allowed. */
+int sock_creator_survey(struct ckpt_run *run, const struct ckpt_fd_found *f);
+int sock_creator_check(struct ckpt_run *run, const Ckpt__Sock__Credentials *c, uint32_t id,
+		       struct ckpt_error *err);
+/* The task in which a socket must be made, or NULL for anywhere. */
+struct ckpt_task *sock_creator_task(struct ckpt_run *run, const Ckpt__Sock__Credentials *c);
+/* In a script: take on, and lay down, the creator's effective ids. */
+void sock_creator_enter(struct ckpt_script *s, const Ckpt__Sock__Credentials *c);
+void sock_creator_leave(struct ckpt_script *s, const Ckpt__Sock__Credentials *c);
+
+/* The messages of a queue. */
+int sock_queue_read(struct ckpt_run *run, int fd, int type, Ckpt__Sock__UnixEnd *end,
+		    struct ckpt_error *err);
+void sock_queue_free(Ckpt__Sock__UnixEnd *end);
+int sock_queue_write(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixEnd *to,
+		     struct ckpt_error *err);
+
+/* ---- kinds ---------------------------------------------------------------------- */
+
+extern const struct ckpt_fd_kind sock_kind_inet_listen;
+extern const struct ckpt_fd_kind sock_kind_unix_listen;
+extern const struct ckpt_fd_kind sock_kind_unix_pair;
+
+#endif

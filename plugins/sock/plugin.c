@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: MIT */
+/* sock: sockets, as described in README.md. */
+#include "internal.h"
+
+#include <linux/netlink.h>
+#include <stdio.h>
+#include <sys/socket.h>
+
+static const struct ckpt_feature features[] = {
+	{ "inet-listen", "listening TCP sockets with their options" },
+	{ "unix-listen", "listening unix sockets, named and abstract" },
+	{ "unix-pair", "socketpairs with queued data" },
+	{ NULL, NULL },
+};
+
+static const struct ckpt_record_type records[] = {
+	{ SOCK_INET_LISTEN, "inet-listen", &ckpt__sock__inet_listen__descriptor },
+	{ SOCK_UNIX_LISTEN, "unix-listen", &ckpt__sock__unix_listen__descriptor },
+	{ SOCK_UNIX_END, "unix-end", &ckpt__sock__unix_end__descriptor },
+	{ 0, NULL, NULL },
+};
+
+static const struct ckpt_extension extensions[] = {
+	{ CKPT_FD_POINT, "inet-listen", &sock_kind_inet_listen },
+	{ CKPT_FD_POINT, "unix-listen", &sock_kind_unix_listen },
+	{ CKPT_FD_POINT, "unix-pair", &sock_kind_unix_pair },
+	{ NULL, NULL, NULL },
+};
+
+static int check_order(struct ckpt_run *run, const char *type, struct ckpt_error *err)
+{
+	uint32_t last = 0;
+
+	for (size_t i = 0; i < ckpt_record_count(run, type); i++) {
+		/* every record of this plugin begins with its id */
+		const Ckpt__Sock__UnixEnd *rec = ckpt_record_at(run, type, i);
+
+		if (rec->id <= last)
+			return sock_bad(err, "records %s are not in order at %u", type, rec->id);
+		last = rec->id;
+	}
+	return 0;
+}
+
+static int plan(struct ckpt_run *run, struct ckpt_error *err)
+{
+	char type[32];
+	int r = 0;
+
+	if (!sock_state(run))
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	for (size_t i = 0; records[i].name && !r; i++) {
+		snprintf(type, sizeof(type), "sock.%s", records[i].name);
+		r = check_order(run, type, err);
+	}
+	return r;
+}
+
+static int names(struct ckpt_run *run, struct ckpt_error *err)
+{
+	return sock_state(run) ? 0 : ckpt_fail(err, ENOMEM, "out of memory");
+}
+
+static void names_undo(struct ckpt_run *run)
+{
+	struct sock_state *st = sock_state(run);
+
+	for (size_t i = 0; st && i < st->n_made; i++) {
+		unlink(st->made[i]);
+		free(st->made[i]);
+	}
+	if (st)
+		st->n_made = 0;
+}
+
+#define LIST(...) ((const char *const[]){ __VA_ARGS__, NULL })
+
+static const struct ckpt_step steps[] = {
+	{ .runs = CKPT_RESTORE,
+	  .name = "plan",
+	  .help = "check the order of the records",
+	  .after = LIST("loaded"),
+	  .before = LIST("planned"),
+	  .fn = plan },
+	{ .runs = CKPT_RESTORE,
+	  .name = "names",
+	  .help = "from here on, names that sockets were bound to are removed if the restore fails",
+	  .after = LIST("tasks-made"),
+	  .before = LIST("tasks-placed"),
+	  .fn = names,
+	  .undo = names_undo },
+	{ .name = NULL },
+};
+
+static int probe_diag(struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int nl = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+
+	if (nl >= 0)
+		return 0;
+	ckpt_fail_sys(err, errno, "NETLINK_SOCK_DIAG");
+	return ckpt_hint(err, "CONFIG_UNIX_DIAG is needed; without it unix sockets are refused");
+}
+
+static const struct ckpt_need needs[] = {
+	{ "sock_diag(7)", false, probe_diag },
+	{ NULL, false, NULL },
+};
+
+CKPT_PLUGIN{
+	CKPT_PLUGIN_HEADER,
+	.name = "sock",
+	.version = "0.1.0",
+	.summary = "sockets",
+	.license = "MIT",
+	.features = features,
+	.records = records,
+	.steps = steps,
+	.extensions = extensions,
+	.needs = needs,
+	.state_free = sock_state_free,
+};
