@@ -115,7 +115,8 @@ int ckpt_refuse_off(struct ckpt_run *run, const char *feature, const struct ckpt
 		return 1;
 	snprintf(reason, sizeof(reason), "feature %s.%s is switched off (%s)", p->name, feature,
 		 p->features[i].origin);
-	snprintf(hint, sizeof(hint), "leave out: without %s.%s", p->name, feature);
+	snprintf(hint, sizeof(hint), "switch it on again: take back --without %s.%s", p->name,
+		 feature);
 	b.reason = reason;
 	b.hint = hint;
 	return ckpt_refuse(run, &b);

@@ -74,9 +74,9 @@ static int check_essential(struct ckpt_run *run, struct ckpt_error *err)
 	for (size_t i = 0; i < ps->n; i++) {
 		struct loaded_plugin *p = ps->list[i];
 		char reason[256], hint[128];
-		const struct ckpt_blocker b = { .object = "the whole tree",
-						.reason = reason,
-						.hint = hint };
+		const struct ckpt_blocker b = {
+			.object = "the whole tree", .reason = reason, .hint = hint, .no_loss = true
+		};
 
 		if (!(p->desc.flags & CKPT_PLUGIN_ESSENTIAL))
 			continue;
