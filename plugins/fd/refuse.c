@@ -166,7 +166,8 @@ static int refuse_char(struct ckpt_run *run, const struct ckpt_fd_found *f)
 
 	/* 4: consoles, 5: /dev/tty and ptmx, 136 to 143: pts */
 	if (maj == 4 || maj == 5 || (maj >= 136 && maj <= 143))
-		return fd_refuse(run, f, "tty", "terminals are not saved yet", redirect);
+		return fd_refuse(run, f, "tty", "no plugin that is on saves such terminals",
+				 redirect);
 	snprintf(reason, sizeof(reason), "character device %u:%u is not known to ckpt", maj,
 		 minor(f->st.st_rdev));
 	return fd_refuse(run, f, "device", reason, "a plugin for this device could handle it");

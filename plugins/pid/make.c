@@ -89,6 +89,8 @@ int pid_make(struct ckpt_run *run, struct ckpt_error *err)
 			r = make(run, p, p->ops[i].node, err);
 		else
 			r = simple(run, n, p->ops[i].kind, err);
+		if (r == 0 && p->ops[i].kind == PID_OP_SETSID)
+			r = pid_session_made(run, n->task, err);
 		if (r < 0)
 			return ckpt_wrap(err, "%s", pid_node_name(n, name, sizeof(name)));
 	}

@@ -61,6 +61,15 @@ int pid_read_stat(const struct ckpt_task *t, struct pid_stat *out, struct ckpt_e
 /* An error that only says that the task has gone, in a tree that is not stopped. */
 bool pid_gone(const struct ckpt_run *run, int r);
 
+/* ---- the extension point "session" (session.c) ------------------------------- */
+
+/* 0: somebody takes care of a task's controlling terminal, or has refused it; 1: nobody. */
+int pid_session_terminal(struct ckpt_run *run, const struct ckpt_task *t, int64_t tty,
+			 struct ckpt_error *err);
+/* 1: a leader outside the tree is as it should be; 0: to be refused. */
+int pid_session_outside(struct ckpt_run *run, const struct ckpt_task *t, struct ckpt_error *err);
+int pid_session_made(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *err);
+
 /* ---- steps ------------------------------------------------------------------ */
 
 int pid_survey(struct ckpt_run *run, struct ckpt_error *err);

@@ -162,21 +162,24 @@ static int children_namespaces(struct survey *s, const struct ckpt_task *t, stru
 }
 
 /* A leader's number: in the tree, gone for good, or someone outside. */
-static void leader(struct survey *s, const struct ckpt_task *t, const char *feature,
-		   const char *word, int64_t nr)
+static int leader(struct survey *s, const struct ckpt_task *t, const char *feature,
+		  const char *word, int64_t nr, struct ckpt_error *err)
 {
 	char object[64], path[32];
+	int r;
 
 	if (nr && ckpt_task_by_pid(s->run, (pid_t)nr))
-		return;
+		return 0;
 	snprintf(object, sizeof(object), "%s %lld", word, (long long)nr);
 	snprintf(path, sizeof(path), "/proc/%lld", (long long)nr);
 	if (!nr || access(path, F_OK) == 0) {
-		refuse(s, t, feature, object, "its leader is outside the tree",
-		       "start the program with setsid(1), or dump the tree that its leader is the "
-		       "root of",
-		       false);
-		return;
+		r = pid_session_outside(s->run, t, err);
+		if (r == 0)
+			refuse(s, t, feature, object, "its leader is outside the tree",
+			       "start the program with setsid(1), or dump the tree that its leader "
+			       "is the root of",
+			       false);
+		return r < 0 ? r : 0;
 	}
 	/* the root's family cannot be completed: its parent is not ours to make */
 	if (!t->parent)
@@ -184,6 +187,19 @@ static void leader(struct survey *s, const struct ckpt_task *t, const char *feat
 		       "start the program with setsid(1)", false);
 	else
 		ckpt_refuse_off(s->run, "dead-leaders", t, object);
+	return 0;
+}
+
+static int terminal(struct survey *s, const struct ckpt_task *t, int64_t tty,
+		    struct ckpt_error *err)
+{
+	int r = tty ? pid_session_terminal(s->run, t, tty, err) : 0;
+
+	if (r == 1)
+		refuse(s, t, "terminal", "controlling terminal",
+		       "no plugin that is on saves controlling terminals",
+		       "start the program with setsid(1), without a terminal", false);
+	return r < 0 ? r : 0;
 }
 
 static int family(struct survey *s, const struct ckpt_task *t, struct ckpt_error *err)
@@ -197,17 +213,17 @@ static int family(struct survey *s, const struct ckpt_task *t, struct ckpt_error
 		return r;
 	ckpt_refuse_off(s->run, "ids", t, "process id");
 	if (ckpt_feature_on(s->run, "sessions"))
-		leader(s, t, "sessions", "session", st.session);
+		r = leader(s, t, "sessions", "session", st.session, err);
 	else if (st.session == t->pid)
 		ckpt_refuse_off(s->run, "sessions", t, "session that it leads");
-	if (ckpt_feature_on(s->run, "groups"))
-		leader(s, t, "groups", "process group", st.group);
-	else if (st.group == t->pid && st.session != t->pid)
+	if (r == 0 && ckpt_feature_on(s->run, "groups"))
+		r = leader(s, t, "groups", "process group", st.group, err);
+	else if (r == 0 && st.group == t->pid && st.session != t->pid)
 		ckpt_refuse_off(s->run, "groups", t, "process group that it leads");
-	if (st.tty)
-		refuse(s, t, "terminal", "controlling terminal",
-		       "controlling terminals are not saved yet",
-		       "start the program with setsid(1), without a terminal", false);
+	if (r == 0)
+		r = terminal(s, t, st.tty, err);
+	if (r < 0)
+		return r;
 	if (t->parent && st.exit_signal != SIGCHLD)
 		ckpt_refuse_off(s->run, "exit-signal", t, "exit signal");
 	/* its address space is dumped by the kernel into a file: nothing left to make that from */

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: MIT */
+/* Descriptors of /dev/tty: whichever terminal controlled the session that opened it. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+
+#include "tty.h"
+
+static bool current_match(const struct ckpt_fd_found *f)
+{
+	return S_ISCHR(f->st.st_mode) && major(f->st.st_rdev) == TTY_MAJOR_AUX &&
+	       minor(f->st.st_rdev) == TTY_MINOR_TTY;
+}
+
+/* The number of the pty behind; -1: none, or no pty. */
+static int64_t index_of(const struct ckpt_fd_found *f)
+{
+	unsigned dev;
+
+	if (ioctl(f->fd, TIOCGDEV, &dev) || ((dev >> 8) & 0xfff) != TTY_MAJOR_PTS)
+		return -1;
+	return (dev & 0xff) | ((dev >> 12) & 0xfff00);
+}
+
+static int current_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			  struct ckpt_error *err)
+{
+	static const char hint[] = "start the program with setsid(1), without a terminal";
+	struct tty_state *st = tty_state(run);
+	int64_t pty = index_of(f);
+	int r = tty_scan(run, st, err);
+
+	if (r)
+		return r;
+	if (pty < 0)
+		return tty_refuse(run, f, "hung-up", "the terminal behind it is gone, or no pty",
+				  "close it before the dump, or allow the loss");
+	if (!tty_holder(st, (uint32_t)pty, true, false) ||
+	    tty_holder(st, (uint32_t)pty, true, true))
+		return tty_refuse(run, f, "external",
+				  "the terminal behind it belongs to a process outside the tree",
+				  hint);
+	if (!tty_leader(run, st, (uint32_t)pty))
+		return tty_refuse(run, f, "session",
+				  "no session of the tree is controlled by that terminal", hint);
+	r = tty_need(run, f, "controlling");
+	if (!r)
+		r = tty_need(run, f, "pty");
+	/* without its terminal there is nothing to open, with or without leave */
+	return r ? r : !ckpt_feature_on(run, "controlling") || !ckpt_feature_on(run, "pty") ? 1 : 0;
+}
+
+static int current_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			   struct ckpt_error *err)
+{
+	Ckpt__Tty__Current rec = CKPT__TTY__CURRENT__INIT;
+	int64_t pty = index_of(f);
+	int r = pty < 0 ? ckpt_fail(err, ENODEV, "TIOCGDEV") : tty_scan(run, tty_state(run), err);
+
+	if (r)
+		return r;
+	rec.id = f->file;
+	rec.pty = (uint32_t)pty;
+	r = tty_put_pty(run, f, rec.pty, false, err);
+	return r ? r : ckpt_record_put(run, TTY_REC_CURRENT, &rec.base, err);
+}
+
+static int current_plan(struct ckpt_run *run, uint32_t file, struct ckpt_error *err)
+{
+	const Ckpt__Tty__Current *rec = tty_current(run, file);
+	const Ckpt__Tty__Pty *pty = rec ? tty_pty(run, rec->pty) : NULL;
+
+	if (!pty || !pty->session)
+		return tty_bad(err, "open file %u is not a valid /dev/tty", file);
+	return 0;
+}
+
+/* Only a member of the session gets that terminal by this name. */
+static int current_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
+			struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *open_it = ckpt_script_new(run, "tty.current");
+	CKPT_AUTO_SCRIPT struct ckpt_script *close_it = ckpt_script_new(run, "tty.current");
+	const Ckpt__Tty__Current *rec = tty_current(run, slot->file);
+	const Ckpt__Tty__Pty *pty = rec ? tty_pty(run, rec->pty) : NULL;
+	struct ckpt_task *leader = pty ? ckpt_task_by_id(run, pty->session) : NULL;
+	int op, r, fd;
+
+	if (!leader)
+		return tty_bad(err, "open file %u has no session", slot->file);
+	op = ckpt_script_add(open_it, SYS_openat, CKPT_C(AT_FDCWD), CKPT_STR("/dev/tty"),
+			     CKPT_C((slot->flags & (O_ACCMODE | 0100000)) | O_CLOEXEC));
+	r = ckpt_script_run(open_it, leader->threads[0], err);
+	if (r)
+		return r;
+	fd = ckpt_get_fd(leader, (int)ckpt_script_result(open_it, op), err);
+	ckpt_script_add(close_it, SYS_close, CKPT_C(ckpt_script_result(open_it, op)));
+	r = ckpt_script_run(close_it, leader->threads[0], err);
+	if (r && fd >= 0)
+		close(fd);
+	return r ? r : fd;
+}
+
+const struct ckpt_fd_kind tty_kind_current = {
+	.size = sizeof(struct ckpt_fd_kind),
+	.match = current_match,
+	.survey = current_survey,
+	.collect = current_collect,
+	.plan = current_plan,
+	.open = current_open,
+	.own_pos = true,
+};

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: MIT */
+/* The plugin tty: pseudo terminals and what they control. */
+#include <fcntl.h>
+#include <sys/ioctl.h>
+
+#include "tty.h"
+
+#define LIST(...) ((const char *const[]){ __VA_ARGS__, NULL })
+
+static const struct ckpt_feature features[] = {
+	{ "pty", "pseudo terminals, both ends" },
+	{ "current", "descriptors of /dev/tty" },
+	{ "termios", "settings of terminals" },
+	{ "winsize", "window sizes" },
+	{ "packet", "packet mode" },
+	{ "lock", "slaves that are locked" },
+	{ "exclusive", "exclusive mode" },
+	{ "controlling", "controlling terminals of sessions" },
+	{ "foreground", "foreground process groups" },
+	{ NULL, NULL },
+};
+
+static const struct ckpt_record_type records[] = {
+	{ TTY_REC_PTY, "pty", &ckpt__tty__pty__descriptor },
+	{ TTY_REC_END, "end", &ckpt__tty__end__descriptor },
+	{ TTY_REC_CURRENT, "current", &ckpt__tty__current__descriptor },
+	{ 0, NULL, NULL },
+};
+
+static const struct ckpt_step steps[] = {
+	{ .runs = CKPT_RESTORE,
+	  .name = "plan",
+	  .help = "check the terminals, and that their numbers are free",
+	  .after = LIST("loaded"),
+	  .before = LIST("planned"),
+	  .fn = tty_plan },
+	{ .runs = CKPT_RESTORE,
+	  .name = "make",
+	  .help = "open pairs with their numbers and settings",
+	  .after = LIST("namespaces-made"),
+	  .before = LIST("pid.make"),
+	  .fn = tty_make },
+	{ .runs = CKPT_RESTORE,
+	  .name = "settle",
+	  .help = "foreground groups, packet mode, locks",
+	  .after = LIST("files-installed"),
+	  .before = LIST("sealed"),
+	  .fn = tty_settle },
+	{ .name = NULL },
+};
+
+static const struct ckpt_extension extensions[] = {
+	{ CKPT_FD_POINT, "pty", &tty_kind_pty },
+	{ CKPT_FD_POINT, "current", &tty_kind_current },
+	{ CKPT_SESSION_POINT, "terminal", &tty_session },
+	{ NULL, NULL, NULL },
+};
+
+static int probe_peer(struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int fd = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC);
+	int unlocked = 0;
+
+	if (fd >= 0 && !ioctl(fd, TIOCSPTLCK, &unlocked)) {
+		CKPT_AUTO_FD int peer = ioctl(fd, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+
+		if (peer >= 0)
+			return 0;
+	}
+	ckpt_fail_sys(err, errno, "/dev/ptmx");
+	return ckpt_hint(err, "mount a devpts on /dev/pts; without it terminals are refused");
+}
+
+static const struct ckpt_need needs[] = {
+	{ "TIOCGPTPEER", false, probe_peer },
+	{ NULL, false, NULL },
+};
+
+CKPT_PLUGIN{
+	CKPT_PLUGIN_HEADER,
+	.name = "tty",
+	.version = "0.1.0",
+	.summary = "pseudo terminals, controlling terminals, foreground groups",
+	.license = "MIT",
+	.features = features,
+	.records = records,
+	.steps = steps,
+	.extensions = extensions,
+	.needs = needs,
+	.state_free = tty_state_free,
+};

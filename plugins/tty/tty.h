@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT */
+/* Inside the plugin tty. */
+#ifndef PLUGIN_TTY_H
+#define PLUGIN_TTY_H
+
+#include <ckpt/fd.h>
+#include <ckpt/pid.h>
+#include <ckpt/plugin.h>
+
+#include "tty.pb-c.h"
+
+enum { TTY_REC_PTY = 1, TTY_REC_END, TTY_REC_CURRENT };
+
+#define TTY_PTS_DIR "/dev/pts"
+/* The kernel's limit of /proc/sys/kernel/pty/max is NR_UNIX98_PTY_MAX. */
+#define TTY_PTY_LIMIT (1U << 20)
+#define TTY_CC_SIZE   19
+
+#define TTY_MAJOR_PTS  136
+#define TTY_MAJOR_AUX  5
+#define TTY_MINOR_PTMX 2
+#define TTY_MINOR_TTY  0
+
+/* ---- what was found (scan.c) ------------------------------------------------ */
+
+/* One descriptor of a pseudo terminal, of any process of the machine. */
+struct tty_holder {
+	uint32_t pty;
+	bool master;
+	pid_t pid;
+	int num;
+	const struct ckpt_task *task; /* NULL: outside the tree */
+};
+
+/* How a task stands to its terminal; one for each task, in the run's order. */
+struct tty_member {
+	pid_t group, session, foreground;
+	bool has;
+	uint32_t major, minor;
+};
+
+/* A pair being made. */
+struct tty_pair {
+	const Ckpt__Tty__Pty *rec;
+	int master, slave;
+};
+
+struct tty_state {
+	bool known;
+	dev_t pts; /* the devpts of /dev/pts */
+	struct tty_holder *holders;
+	size_t n_holders, cap_holders;
+	struct tty_member *members;
+	size_t n_members;
+	uint32_t *put; /* ptys whose record is there */
+	size_t n_put;
+	/* restore */
+	struct tty_pair *pairs;
+	size_t n_pairs;
+};
+
+/* The state of this run, made on first use; NULL: out of memory. */
+struct tty_state *tty_state(struct ckpt_run *run);
+void tty_state_free(void *state);
+/* Who has which terminal: read once a run. */
+int tty_scan(struct ckpt_run *run, struct tty_state *st, struct ckpt_error *err);
+/* The first holder of a side, in or outside the tree, or NULL. */
+const struct tty_holder *tty_holder(const struct tty_state *st, uint32_t pty, bool master,
+				    bool outside);
+/* "process 12 (sh) as fd 3" */
+void tty_holder_name(const struct tty_holder *h, char *buf, size_t size);
+/* The task that leads the session that this pty controls, or NULL. */
+const struct ckpt_task *tty_leader(struct ckpt_run *run, const struct tty_state *st, uint32_t pty);
+const struct tty_member *tty_member(struct ckpt_run *run, const struct tty_state *st,
+				    const struct ckpt_task *t);
+/* A task of the foreground group of that leader's terminal, or NULL: the group is empty. */
+const struct ckpt_task *tty_foreground(struct ckpt_run *run, const struct tty_state *st,
+				       const struct ckpt_task *leader);
+
+/* ---- what a terminal is set to (setting.c) ------------------------------------ */
+
+struct tty_setting {
+	Ckpt__Tty__Termios termios;
+	Ckpt__Tty__Winsize winsize;
+	uint8_t cc[TTY_CC_SIZE];
+};
+int tty_setting_read(int fd, struct tty_setting *s);
+/* Of a new pair. */
+int tty_setting_default(struct tty_setting *s, struct ckpt_error *err);
+bool tty_termios_equal(const Ckpt__Tty__Termios *a, const Ckpt__Tty__Termios *b);
+bool tty_winsize_equal(const Ckpt__Tty__Winsize *a, const Ckpt__Tty__Winsize *b);
+int tty_setting_apply(int fd, const Ckpt__Tty__Termios *termios, const Ckpt__Tty__Winsize *winsize,
+		      struct ckpt_error *err);
+/* Are there locked bits (TIOCSLCKTRMIOS)? */
+bool tty_termios_locked(int fd);
+
+/* ---- refusals ------------------------------------------------------------------- */
+
+/* Refuse a description: 1, the kinds' word for "leave it out", or another error. */
+int tty_refuse(struct ckpt_run *run, const struct ckpt_fd_found *f, const char *feature,
+	       const char *reason, const char *hint);
+/* A feature that this description needs: 0 on or allowed to be lost, 1 refused, or negative. */
+int tty_need(struct ckpt_run *run, const struct ckpt_fd_found *f, const char *feature);
+/* "the image is bad": -EBADMSG. */
+int tty_bad(struct ckpt_error *err, const char *fmt, ...) CKPT_PRINTF(2, 3);
+
+/* ---- records ---------------------------------------------------------------------- */
+
+const Ckpt__Tty__Pty *tty_pty(struct ckpt_run *run, uint32_t pty);
+const Ckpt__Tty__End *tty_end(struct ckpt_run *run, uint32_t file);
+const Ckpt__Tty__Current *tty_current(struct ckpt_run *run, uint32_t file);
+struct tty_pair *tty_pair(struct ckpt_run *run, uint32_t pty);
+
+/* Put the record of a pty unless it is there; `f` is one of its ends. */
+int tty_put_pty(struct ckpt_run *run, const struct ckpt_fd_found *f, uint32_t pty, bool hung_up,
+		struct ckpt_error *err);
+
+/* ---- steps, kinds ----------------------------------------------------------------- */
+
+int tty_plan(struct ckpt_run *run, struct ckpt_error *err);
+int tty_make(struct ckpt_run *run, struct ckpt_error *err);
+int tty_settle(struct ckpt_run *run, struct ckpt_error *err);
+
+extern const struct ckpt_fd_kind tty_kind_pty;
+extern const struct ckpt_fd_kind tty_kind_current;
+extern const struct ckpt_session_kind tty_session;
+
+#endif
