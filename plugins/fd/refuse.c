@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <linux/netlink.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/sysmacros.h>
 
@@ -116,16 +115,24 @@ static const struct name names[] = {
 	{ "time:[", "namespace-fd", "descriptors of namespaces are not saved" },
 };
 
-/* A socket that is not one of the kinds, by its family, type and state. */
-static const struct name *socket_name(const struct ckpt_fd_found *f)
+static bool plugin_sock_is_on(struct ckpt_run *run)
 {
+	const char *plugin;
+
+	for (size_t i = 0; ckpt_extension_at(run, CKPT_FD_POINT, i, &plugin); i++)
+		if (!strcmp(plugin, "sock"))
+			return true;
+	return false;
+}
+
+/* A socket that is not one of the kinds, by its family, type and state. */
+static const struct name *socket_name(struct ckpt_run *run, const struct ckpt_fd_found *f)
+{
+	static const struct name off = { NULL, "socket",
+					 "sockets are saved by the plugin sock, which is off" };
 	static const struct name tcp = { NULL, "tcp",
-					 "only listening TCP sockets are saved yet; "
-					 "this one is connected or bound" };
-	static const struct name tcp_new = { NULL, "tcp",
-					     "TCP sockets that do not listen are not "
-					     "saved yet" };
-	static const struct name udp = { NULL, "udp", "UDP sockets are not saved yet" };
+					 "TCP connections, and what is left of them, are not "
+					 "saved yet" };
 	static const struct name inet = { NULL, "inet", "this internet protocol is not saved" };
 	static const struct name unconnected = {
 		NULL, "unix", "unix sockets other than listening ones and pairs are not saved yet"
@@ -134,15 +141,13 @@ static const struct name *socket_name(const struct ckpt_fd_found *f)
 	static const struct name packet = { NULL, "packet", "packet sockets are not saved" };
 	static const struct name vsock = { NULL, "vsock", "vsock sockets are not saved" };
 	static const struct name other = { NULL, "socket", "this socket family is not saved" };
-	struct sockaddr_storage peer;
-	socklen_t len = sizeof(peer);
 
+	if (!plugin_sock_is_on(run))
+		return &off;
 	switch (f->domain) {
 	case AF_INET:
 	case AF_INET6:
-		if (f->protocol == IPPROTO_TCP)
-			return getpeername(f->fd, (struct sockaddr *)&peer, &len) ? &tcp_new : &tcp;
-		return f->type == SOCK_DGRAM ? &udp : &inet;
+		return f->protocol == IPPROTO_TCP ? &tcp : &inet;
 	case AF_UNIX:
 		return &unconnected;
 	case AF_NETLINK:
@@ -178,7 +183,7 @@ int fd_refuse_unknown(struct ckpt_run *run, const struct ckpt_fd_found *f)
 	static const char hint[] = "close it before the dump, or allow the loss";
 
 	if (S_ISSOCK(f->st.st_mode)) {
-		const struct name *n = socket_name(f);
+		const struct name *n = socket_name(run, f);
 
 		return fd_refuse(run, f, n->feature, n->reason, hint);
 	}

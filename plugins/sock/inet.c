@@ -1,22 +1,56 @@
 /* SPDX-License-Identifier: MIT */
-/* Listening TCP sockets, IPv4 and IPv6, on which nobody waits to be accepted. */
+/*
+ * TCP and UDP sockets, IPv4 and IPv6, without a connection: listening TCP on which
+ * nobody waits to be accepted, TCP that never was connected, and UDP, for which
+ * connect(2) is but a note of an address.
+ */
 #include "internal.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <netinet/udp.h>
+#include <linux/sockios.h>
+#include <poll.h>
 #include <stdio.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
-static bool inet_match(const struct ckpt_fd_found *f)
+static bool is_inet(const struct ckpt_fd_found *f, int protocol)
 {
-	return (f->domain == AF_INET || f->domain == AF_INET6) && f->protocol == IPPROTO_TCP &&
-	       f->listening == 1;
+	return (f->domain == AF_INET || f->domain == AF_INET6) && f->protocol == protocol;
 }
 
-static int inet_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
+static bool listen_match(const struct ckpt_fd_found *f)
+{
+	return is_inet(f, IPPROTO_TCP) && f->listening == 1;
+}
+
+/*
+ * A socket whose connection has ended is closed as well, but shut down both ways
+ * or with an error to report, which a new one is not.
+ */
+static bool tcp_match(const struct ckpt_fd_found *f)
+{
+	struct pollfd p = { .fd = f->fd, .events = POLLIN | POLLRDHUP };
+	struct tcp_info ti = { 0 };
+	socklen_t len = sizeof(ti);
+
+	return is_inet(f, IPPROTO_TCP) && f->listening == 0 &&
+	       !getsockopt(f->fd, IPPROTO_TCP, TCP_INFO, &ti, &len) && ti.tcpi_state == TCP_CLOSE &&
+	       poll(&p, 1, 0) >= 0 && !(p.revents & (POLLIN | POLLRDHUP | POLLERR));
+}
+
+static bool udp_match(const struct ckpt_fd_found *f)
+{
+	return is_inet(f, IPPROTO_UDP) && f->type == SOCK_DGRAM;
+}
+
+/* ---- survey --------------------------------------------------------------------- */
+
+static int listen_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			 struct ckpt_error *err)
 {
 	struct tcp_info ti = { 0 };
 	socklen_t len = sizeof(ti);
@@ -36,131 +70,293 @@ static int inet_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, stru
 				  "sock.pending: those peers are then cut off");
 }
 
-static int read_address(int fd, Ckpt__Sock__InetListen *rec, char *text, size_t size)
+static int tcp_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
 {
-	union {
-		struct sockaddr sa;
-		struct sockaddr_in in;
-		struct sockaddr_in6 in6;
-	} a = { 0 };
-	socklen_t len = sizeof(a);
-	const void *addr = &a.in.sin_addr;
+	int r = sock_survey(run, f, err);
 
-	if (getsockname(fd, &a.sa, &len))
-		return -errno;
-	rec->family = a.sa.sa_family;
-	rec->port = ntohs(a.in.sin_port);
-	if (a.sa.sa_family == AF_INET6) {
-		rec->scope = a.in6.sin6_scope_id;
-		addr = &a.in6.sin6_addr;
+	return r ? r : sock_multicast_survey(run, f, err);
+}
+
+/*
+ * What MSG_MORE has begun waits in the socket; so does, for a moment, what is on its
+ * way out.
+ */
+static bool udp_corked(int fd)
+{
+	int waiting = 0;
+
+	if (sock_int(fd, IPPROTO_UDP, UDP_CORK) > 0)
+		return true;
+	for (int i = 0; i < 10 && !ioctl(fd, SIOCOUTQ, &waiting) && waiting; i++)
+		usleep(1000);
+	return waiting;
+}
+
+static int udp_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
+{
+	struct pollfd p = { .fd = f->fd, .events = POLLIN | POLLRDHUP };
+	int r = sock_survey(run, f, err);
+
+	if (!r)
+		r = sock_multicast_survey(run, f, err);
+	if (r)
+		return r;
+	if (poll(&p, 1, 0) < 0)
+		return ckpt_fail_sys(err, errno, "poll(2)");
+	if (p.revents & POLLRDHUP)
+		return sock_refuse(run, f, "udp-shutdown",
+				   "the socket is shut down for reading (shutdown(2))",
+				   "close it before the dump, or allow the loss");
+	if (udp_corked(f->fd))
+		return sock_refuse(run, f, "udp-cork",
+				   "a datagram is being put together (UDP_CORK, MSG_MORE)",
+				   "try again when the program has sent it");
+	if (sock_int(f->fd, IPPROTO_UDP, UDP_ENCAP) > 0)
+		return sock_refuse(run, f, "udp-encap", "the socket carries a tunnel (UDP_ENCAP)",
+				   "close it before the dump, or allow the loss");
+	if (p.revents & POLLERR)
+		r = sock_refuse_detail(run, f, "socket-error", "an error waits to be reported",
+				       "let the program receive it, or --allow-loss "
+				       "sock.socket-error: it is then not reported");
+	if (!r && p.revents & POLLIN)
+		r = sock_refuse_detail(run, f, "udp-queue", "datagrams wait to be received",
+				       "try again when the program has received them, or "
+				       "--allow-loss sock.udp-queue: they are then lost, as the "
+				       "network may lose them");
+	return r;
+}
+
+/* ---- addresses -------------------------------------------------------------------- */
+
+union address {
+	struct sockaddr sa;
+	struct sockaddr_in in;
+	struct sockaddr_in6 in6;
+};
+
+struct text_address {
+	Ckpt__Sock__InetAddress rec;
+	char text[INET6_ADDRSTRLEN];
+};
+
+static int read_address(const union address *a, struct text_address *to)
+{
+	const void *addr = &a->in.sin_addr;
+
+	ckpt__sock__inet_address__init(&to->rec);
+	to->rec.port = ntohs(a->in.sin_port);
+	if (a->sa.sa_family == AF_INET6) {
+		to->rec.scope = a->in6.sin6_scope_id;
+		to->rec.flow = ntohl(a->in6.sin6_flowinfo);
+		addr = &a->in6.sin6_addr;
 	}
-	if (!inet_ntop(a.sa.sa_family, addr, text, (socklen_t)size))
+	if (!inet_ntop(a->sa.sa_family, addr, to->text, sizeof(to->text)))
 		return -errno;
-	rec->address = text;
+	to->rec.address = to->text;
 	return 0;
 }
 
+/* Of a socket that is not bound, the kernel says port 0 of any address. */
+static bool is_bound(const union address *a)
+{
+	return a->in.sin_port ||
+	       (a->sa.sa_family == AF_INET6 ? !IN6_IS_ADDR_UNSPECIFIED(&a->in6.sin6_addr)
+					    : a->in.sin_addr.s_addr != htonl(INADDR_ANY));
+}
+
+static bool write_address(uint32_t family, const Ckpt__Sock__InetAddress *rec, union address *a,
+			  socklen_t *len)
+{
+	memset(a, 0, sizeof(*a));
+	a->sa.sa_family = (sa_family_t)family;
+	a->in.sin_port = htons((uint16_t)rec->port);
+	*len = family == AF_INET6 ? sizeof(a->in6) : sizeof(a->in);
+	if (family == AF_INET6) {
+		a->in6.sin6_scope_id = rec->scope;
+		a->in6.sin6_flowinfo = htonl(rec->flow);
+	}
+	return rec->port <= 65535 && inet_pton((int)family, rec->address,
+					       family == AF_INET6 ? (void *)&a->in6.sin6_addr
+								  : (void *)&a->in.sin_addr) == 1;
+}
+
+/* ---- collect ---------------------------------------------------------------------- */
+
 static int inet_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
 {
-	Ckpt__Sock__InetListen rec = CKPT__SOCK__INET_LISTEN__INIT;
-	char address[INET6_ADDRSTRLEN];
+	Ckpt__Sock__Inet rec = CKPT__SOCK__INET__INIT;
+	struct text_address local, peer;
 	struct sock_options options;
 	struct tcp_info ti = { 0 };
-	socklen_t len = sizeof(ti);
+	union address a = { 0 };
+	socklen_t len = sizeof(a);
 	Ckpt__Sock__Owner owner;
 
-	if (read_address(f->fd, &rec, address, sizeof(address)) ||
-	    getsockopt(f->fd, IPPROTO_TCP, TCP_INFO, &ti, &len))
-		return ckpt_fail_sys(err, errno, "reading a listening socket");
+	if (getsockname(f->fd, &a.sa, &len) || read_address(&a, &local))
+		return ckpt_fail_sys(err, errno, "reading an address");
+	rec.local = is_bound(&a) ? &local.rec : NULL;
+	len = sizeof(a);
+	if (!getpeername(f->fd, &a.sa, &len)) {
+		if (read_address(&a, &peer))
+			return ckpt_fail_sys(err, errno, "reading an address");
+		rec.peer = &peer.rec;
+	}
+	len = sizeof(ti);
+	if (f->listening && getsockopt(f->fd, IPPROTO_TCP, TCP_INFO, &ti, &len))
+		return ckpt_fail_sys(err, errno, "TCP_INFO");
 	if (sock_options_read(sock_state(run), f, &options, err))
 		return -err->err;
 	sock_owner_of(&f->st, &owner);
 	rec.id = f->file;
-	rec.protocol = IPPROTO_TCP;
+	rec.family = (uint32_t)f->domain;
+	rec.type = (uint32_t)f->type;
+	rec.protocol = (uint32_t)f->protocol;
+	rec.listening = f->listening == 1;
 	rec.backlog = ti.tcpi_sacked; /* of a listening socket: its backlog */
 	rec.owner = &owner;
 	rec.options = options.ptr;
 	rec.n_options = options.n;
-	return ckpt_record_put(run, SOCK_INET_LISTEN, &rec.base, err);
+	return ckpt_record_put(run, SOCK_INET, &rec.base, err);
 }
 
-static bool write_address(const Ckpt__Sock__InetListen *rec, struct sockaddr_storage *ss,
-			  socklen_t *len)
-{
-	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)ss;
-	struct sockaddr_in *in = (struct sockaddr_in *)ss;
+/* ---- restore ---------------------------------------------------------------------- */
 
-	memset(ss, 0, sizeof(*ss));
-	ss->ss_family = (sa_family_t)rec->family;
-	in->sin_port = htons((uint16_t)rec->port);
-	*len = rec->family == AF_INET6 ? sizeof(*in6) : sizeof(*in);
-	if (rec->family == AF_INET6)
-		in6->sin6_scope_id = rec->scope;
-	return inet_pton(ss->ss_family, rec->address,
-			 rec->family == AF_INET6 ? (void *)&in6->sin6_addr
-						 : (void *)&in->sin_addr) == 1;
-}
-
-static int inet_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
+static int plan_as(struct ckpt_run *run, uint32_t id, uint32_t protocol, bool listening,
+		   struct ckpt_error *err)
 {
-	const Ckpt__Sock__InetListen *rec = sock_record_need(run, "sock.inet-listen", id, err);
-	struct sockaddr_storage ss;
+	const Ckpt__Sock__Inet *rec = sock_record_need(run, "sock.inet", id, err);
+	bool tcp = protocol == IPPROTO_TCP;
+	union address a;
 	socklen_t len;
 	int r;
 
 	if (!rec)
 		return -EBADMSG;
-	if ((rec->family != AF_INET && rec->family != AF_INET6) || rec->protocol != IPPROTO_TCP ||
-	    !rec->port || rec->port > 65535 || rec->backlog > INT_MAX ||
-	    !write_address(rec, &ss, &len))
-		return sock_bad(err, "open file %u is not a valid listening socket", id);
+	if ((rec->family != AF_INET && rec->family != AF_INET6) ||
+	    rec->type != (tcp ? SOCK_STREAM : SOCK_DGRAM) || rec->protocol != protocol ||
+	    rec->listening != listening || rec->backlog > INT_MAX || (tcp && rec->peer) ||
+	    (listening && (!rec->local || !rec->local->port)) ||
+	    (rec->local && !write_address(rec->family, rec->local, &a, &len)) ||
+	    (rec->peer && !write_address(rec->family, rec->peer, &a, &len)))
+		return sock_bad(err, "open file %u is not a valid internet socket", id);
 	r = sock_owner_check(rec->owner, id, err);
 	return r ? r : sock_options_check(rec->options, rec->n_options, id, err);
 }
 
-static int listen_there(int fd, const Ckpt__Sock__InetListen *rec, struct ckpt_error *err)
+static int listen_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
-	struct sockaddr_storage ss;
-	int on = 1, before = sock_int(fd, SOL_SOCKET, SO_REUSEADDR), r;
+	return plan_as(run, id, IPPROTO_TCP, true, err);
+}
+
+static int tcp_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
+{
+	return plan_as(run, id, IPPROTO_TCP, false, err);
+}
+
+static int udp_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
+{
+	return plan_as(run, id, IPPROTO_UDP, false, err);
+}
+
+/* Set an integer option for the time of one call. */
+static int lend_option(int fd, int level, int name, int value, int *before)
+{
+	*before = sock_int(fd, level, name);
+	return *before == value ? 0 : setsockopt(fd, level, name, &value, sizeof(value));
+}
+
+/*
+ * Binding to an address makes a socket IPV6_V6ONLY for good. One that is not has got
+ * its address from connect(2), which will give it the same one again.
+ */
+static bool address_from_connect(int fd, const Ckpt__Sock__Inet *rec, const union address *a)
+{
+	return rec->family == AF_INET6 && rec->peer && !IN6_IS_ADDR_V4MAPPED(&a->in6.sin6_addr) &&
+	       sock_int(fd, IPPROTO_IPV6, IPV6_V6ONLY) == 0;
+}
+
+/*
+ * The original's connections may be in TIME_WAIT; binding beside them is what it
+ * would do itself at its next start. An address without a port was bound with
+ * IP_BIND_ADDRESS_NO_PORT. Both options are as before afterwards. UDP has nothing
+ * like TIME_WAIT, and there the option would let two sockets share a port.
+ */
+static int bind_there(int fd, const Ckpt__Sock__Inet *rec, struct ckpt_error *err)
+{
+	bool tcp = rec->protocol == IPPROTO_TCP;
+	int reuse = 0, no_port = 0, r;
+	union address a;
 	socklen_t len;
 
-	if (!write_address(rec, &ss, &len))
-		return sock_bad(err, "%s is no address", rec->address);
-	/*
-	 * The original's connections may be in TIME_WAIT; binding beside them is
-	 * what it would do itself at its next start. Taken back at once.
-	 */
-	if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) ||
-	    bind(fd, (struct sockaddr *)&ss, len)) {
+	if (!write_address(rec->family, rec->local, &a, &len))
+		return sock_bad(err, "%.64s is no address", rec->local->address);
+	if (address_from_connect(fd, rec, &a))
+		a.in6.sin6_addr = in6addr_any;
+	if ((tcp && lend_option(fd, SOL_SOCKET, SO_REUSEADDR, 1, &reuse)) ||
+	    (!rec->local->port &&
+	     lend_option(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1, &no_port)) ||
+	    bind(fd, &a.sa, len)) {
 		r = errno;
-		ckpt_fail_sys(err, r, "bind(2) to %s port %u", rec->address, rec->port);
+		ckpt_fail_sys(err, r, "bind(2) to %s port %u", rec->local->address,
+			      rec->local->port);
 		return ckpt_hint(err, r == EADDRINUSE
-					      ? "another program, or the original, listens there"
+					      ? "another program, or the original, has it"
 					      : "the address must be there before the restore");
 	}
-	if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &before, sizeof(before)))
-		return ckpt_fail_sys(err, errno, "SO_REUSEADDR");
-	if (listen(fd, (int)rec->backlog))
-		return ckpt_fail_sys(err, errno, "listen(2) on %s port %u", rec->address,
-				     rec->port);
+	if ((tcp && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof(reuse))) ||
+	    (!rec->local->port &&
+	     setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &no_port, sizeof(no_port))))
+		return ckpt_fail_sys(err, errno, "setsockopt(2)");
 	return 0;
+}
+
+/* The route may lead elsewhere by now. */
+static int check_local(int fd, const Ckpt__Sock__Inet *rec, struct ckpt_error *err)
+{
+	struct text_address now;
+	union address a = { 0 };
+	socklen_t len = sizeof(a);
+
+	if (!rec->local || (!getsockname(fd, &a.sa, &len) && !read_address(&a, &now) &&
+			    !strcmp(now.text, rec->local->address)))
+		return 0;
+	ckpt_fail(err, EADDRNOTAVAIL, "a socket connected to %s has not the address %s as before",
+		  rec->peer->address, rec->local->address);
+	return ckpt_hint(err, "routes and addresses must be as they were");
+}
+
+static int connect_there(int fd, const Ckpt__Sock__Inet *rec, struct ckpt_error *err)
+{
+	union address a;
+	socklen_t len;
+
+	if (!write_address(rec->family, rec->peer, &a, &len))
+		return sock_bad(err, "%.64s is no address", rec->peer->address);
+	if (!connect(fd, &a.sa, len))
+		return check_local(fd, rec, err);
+	ckpt_fail_sys(err, errno, "connect(2) to %s port %u", rec->peer->address, rec->peer->port);
+	return ckpt_hint(err, "there must be a route before the restore");
 }
 
 static int inet_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, struct ckpt_error *err)
 {
-	const Ckpt__Sock__InetListen *rec =
-		sock_record_need(run, "sock.inet-listen", slot->file, err);
+	const Ckpt__Sock__Inet *rec = sock_record_need(run, "sock.inet", slot->file, err);
 	CKPT_AUTO_FD int fd = -1;
 	int r;
 
 	if (!rec)
 		return -EBADMSG;
-	fd = socket((int)rec->family, SOCK_STREAM | SOCK_CLOEXEC, (int)rec->protocol);
+	fd = socket((int)rec->family, (int)rec->type | SOCK_CLOEXEC, (int)rec->protocol);
 	if (fd < 0)
 		return ckpt_fail_sys(err, errno, "socket(2)");
 	r = sock_options_apply(fd, rec->options, rec->n_options, err);
-	if (!r)
-		r = listen_there(fd, rec, err);
+	if (!r && rec->local)
+		r = bind_there(fd, rec, err);
+	if (!r && rec->listening && listen(fd, (int)rec->backlog))
+		r = ckpt_fail_sys(err, errno, "listen(2) on %s port %u", rec->local->address,
+				  rec->local->port);
+	if (!r && rec->peer)
+		r = connect_there(fd, rec, err);
 	if (!r)
 		r = sock_owner_apply(fd, rec->owner, err);
 	return r ? r : ckpt_steal_fd(&fd);
@@ -168,10 +364,32 @@ static int inet_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, stru
 
 const struct ckpt_fd_kind sock_kind_inet_listen = {
 	.size = sizeof(struct ckpt_fd_kind),
-	.match = inet_match,
-	.survey = inet_survey,
+	.match = listen_match,
+	.survey = listen_survey,
 	.collect = inet_collect,
-	.plan = inet_plan,
+	.plan = listen_plan,
+	.open = inet_open,
+	.own_pos = true,
+	.flags_ok = SOCK_FLAGS,
+};
+
+const struct ckpt_fd_kind sock_kind_tcp = {
+	.size = sizeof(struct ckpt_fd_kind),
+	.match = tcp_match,
+	.survey = tcp_survey,
+	.collect = inet_collect,
+	.plan = tcp_plan,
+	.open = inet_open,
+	.own_pos = true,
+	.flags_ok = SOCK_FLAGS,
+};
+
+const struct ckpt_fd_kind sock_kind_udp = {
+	.size = sizeof(struct ckpt_fd_kind),
+	.match = udp_match,
+	.survey = udp_survey,
+	.collect = inet_collect,
+	.plan = udp_plan,
 	.open = inet_open,
 	.own_pos = true,
 	.flags_ok = SOCK_FLAGS,

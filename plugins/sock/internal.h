@@ -11,7 +11,7 @@
 #include <fcntl.h>
 
 enum sock_record {
-	SOCK_INET_LISTEN = 1,
+	SOCK_INET = 1,
 	SOCK_UNIX_LISTEN,
 	SOCK_UNIX_END,
 };
@@ -33,8 +33,8 @@ struct sock_stashed {
 	int fd;
 };
 
-#define SOCK_OPTIONS_MAX 96
-#define SOCK_OPTION_DATA 32
+#define SOCK_OPTIONS_MAX 128
+#define SOCK_OPTION_DATA 40
 /* Options of a new socket. */
 struct sock_defaults {
 	int domain, type, protocol;
@@ -131,6 +131,10 @@ int sock_buf_lock(int fd);
 int sock_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err);
 int sock_int(int fd, int level, int name);
 
+/* Refuse a socket that has joined a multicast group. 0: it has not. */
+int sock_multicast_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			  struct ckpt_error *err);
+
 /* ---- unix sockets ---------------------------------------------------------------- */
 
 /* The kernel's list of unix sockets in our network namespace, read once a look. */
@@ -161,6 +165,8 @@ int sock_queue_write(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixEnd *to
 /* ---- kinds ---------------------------------------------------------------------- */
 
 extern const struct ckpt_fd_kind sock_kind_inet_listen;
+extern const struct ckpt_fd_kind sock_kind_tcp;
+extern const struct ckpt_fd_kind sock_kind_udp;
 extern const struct ckpt_fd_kind sock_kind_unix_listen;
 extern const struct ckpt_fd_kind sock_kind_unix_pair;
 

@@ -4,6 +4,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <netinet/udp.h>
 #include <stdio.h>
 #include <sys/socket.h>
 
@@ -18,6 +19,46 @@
 #endif
 #ifndef SO_PASSPIDFD
 #define SO_PASSPIDFD 76
+#endif
+/* linux/in.h and linux/in6.h do not go together with netinet/in.h */
+#ifndef IP_LOCAL_PORT_RANGE
+#define IP_LOCAL_PORT_RANGE 51
+#endif
+#ifndef IP_RECVERR_RFC4884
+#define IP_RECVERR_RFC4884 26
+#endif
+#ifndef IP_RECVFRAGSIZE
+#define IP_RECVFRAGSIZE 25
+#endif
+#ifndef IPV6_MULTICAST_ALL
+#define IPV6_MULTICAST_ALL 29
+#endif
+#ifndef IPV6_RECVERR_RFC4884
+#define IPV6_RECVERR_RFC4884 31
+#endif
+#ifndef IPV6_FLOWINFO_SEND
+#define IPV6_FLOWINFO_SEND 33
+#endif
+#ifndef IPV6_ADDR_PREFERENCES
+#define IPV6_ADDR_PREFERENCES 72
+#endif
+#ifndef IPV6_MINHOPCOUNT
+#define IPV6_MINHOPCOUNT 73
+#endif
+#ifndef IPV6_RECVORIGDSTADDR
+#define IPV6_RECVORIGDSTADDR 74
+#endif
+#ifndef IPV6_UNICAST_IF
+#define IPV6_UNICAST_IF 76
+#endif
+#ifndef IPV6_RECVFRAGSIZE
+#define IPV6_RECVFRAGSIZE 77
+#endif
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT 103
+#endif
+#ifndef UDP_GRO
+#define UDP_GRO 104
 #endif
 
 int sock_int(int fd, int level, int name)
@@ -53,6 +94,10 @@ static const struct option {
 	{                                   \
 #x, IPPROTO_IPV6, x, x, INT \
 	}
+#define UDP(x)                             \
+	{                                  \
+#x, IPPROTO_UDP, x, x, INT \
+	}
 #define TCP(x)                             \
 	{                                  \
 #x, IPPROTO_TCP, x, x, INT \
@@ -74,6 +119,9 @@ static const struct option {
 	SOCK(SO_WIFI_STATUS),
 	SOCK(SO_TIMESTAMP),
 	SOCK(SO_TIMESTAMPNS),
+	SOCK(SO_TIMESTAMPING),
+	SOCK(SO_NO_CHECK),
+	SOCK(SO_PREFER_BUSY_POLL),
 	SOCK(SO_PASSCRED),
 	SOCK(SO_PASSSEC),
 	SOCK(SO_PASSPIDFD),
@@ -94,13 +142,48 @@ static const struct option {
 	IP4(IP_MINTTL),
 	IP4(IP_RECVERR),
 	IP4(IP_PKTINFO),
+	IP4(IP_RECVTOS),
+	IP4(IP_RECVTTL),
+	IP4(IP_RECVOPTS),
+	IP4(IP_RETOPTS),
+	IP4(IP_RECVORIGDSTADDR),
+	IP4(IP_CHECKSUM),
+	IP4(IP_RECVFRAGSIZE),
+	IP4(IP_RECVERR_RFC4884),
+	IP4(IP_MULTICAST_TTL),
+	IP4(IP_MULTICAST_LOOP),
+	IP4(IP_MULTICAST_ALL),
+	IP4(IP_UNICAST_IF),
+	IP4(IP_LOCAL_PORT_RANGE),
+	{ "IP_MULTICAST_IF", IPPROTO_IP, IP_MULTICAST_IF, IP_MULTICAST_IF, BYTES },
+	{ "IP_OPTIONS", IPPROTO_IP, IP_OPTIONS, IP_OPTIONS, BYTES },
 	IP6(IPV6_V6ONLY),
 	IP6(IPV6_TCLASS),
 	IP6(IPV6_UNICAST_HOPS),
 	IP6(IPV6_RECVERR),
 	IP6(IPV6_RECVPKTINFO),
+	IP6(IPV6_RECVHOPLIMIT),
+	IP6(IPV6_RECVTCLASS),
+	IP6(IPV6_RECVORIGDSTADDR),
+	IP6(IPV6_RECVFRAGSIZE),
+	IP6(IPV6_RECVERR_RFC4884),
+	IP6(IPV6_MTU_DISCOVER),
+	IP6(IPV6_DONTFRAG),
+	IP6(IPV6_AUTOFLOWLABEL),
+	IP6(IPV6_FLOWINFO_SEND),
+	IP6(IPV6_ADDR_PREFERENCES),
+	IP6(IPV6_MINHOPCOUNT),
+	IP6(IPV6_MULTICAST_HOPS),
+	IP6(IPV6_MULTICAST_LOOP),
+	IP6(IPV6_MULTICAST_ALL),
+	IP6(IPV6_MULTICAST_IF),
+	IP6(IPV6_UNICAST_IF),
 	IP6(IPV6_FREEBIND),
 	IP6(IPV6_TRANSPARENT),
+	UDP(UDP_SEGMENT),
+	UDP(UDP_GRO),
+	UDP(UDP_NO_CHECK6_TX),
+	UDP(UDP_NO_CHECK6_RX),
 	TCP(TCP_NODELAY),
 	TCP(TCP_CORK),
 	TCP(TCP_QUICKACK),
@@ -123,16 +206,21 @@ _Static_assert(CKPT_ARRAY_SIZE(options) <= SOCK_OPTIONS_MAX, "SOCK_OPTIONS_MAX i
 #define DATA_MAX SOCK_OPTION_DATA
 
 /* The options' numbers mean other things to other families: ask only those that know them. */
-static bool applies(const struct option *opt, int domain)
+static bool applies(const struct option *opt, int domain, int protocol)
 {
 	switch (opt->level) {
 	case IPPROTO_IPV6:
 		return domain == AF_INET6;
 	case IPPROTO_IP:
-	case IPPROTO_TCP:
 		return domain == AF_INET || domain == AF_INET6;
+	case IPPROTO_TCP:
+	case IPPROTO_UDP:
+		return protocol == opt->level;
 	default:
-		return opt->get != SO_PEEK_OFF || domain == AF_UNIX;
+		/* of a socket that receives, the kernel sets SO_INCOMING_CPU itself */
+		return opt->get == SO_PEEK_OFF	     ? domain == AF_UNIX
+		       : opt->get == SO_INCOMING_CPU ? protocol != IPPROTO_UDP
+						     : true;
 	}
 }
 
@@ -157,7 +245,8 @@ static const struct sock_defaults *defaults_of(struct sock_state *st, const stru
 	struct sock_defaults *d;
 
 	for (size_t i = 0; i < st->n_defaults; i++)
-		if (st->defaults[i].domain == domain && st->defaults[i].type == type)
+		if (st->defaults[i].domain == domain && st->defaults[i].type == type &&
+		    st->defaults[i].protocol == f->protocol)
 			return &st->defaults[i];
 	fresh = socket(domain, type | SOCK_CLOEXEC, f->protocol);
 	if (fresh < 0 || st->n_defaults == CKPT_ARRAY_SIZE(st->defaults))
@@ -165,9 +254,10 @@ static const struct sock_defaults *defaults_of(struct sock_state *st, const stru
 	d = &st->defaults[st->n_defaults++];
 	d->domain = domain;
 	d->type = type;
+	d->protocol = f->protocol;
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(options); i++)
 		d->known[i] =
-			applies(&options[i], domain) &&
+			applies(&options[i], domain, f->protocol) &&
 			read_option(fresh, &options[i], &d->value[i], d->data[i], &d->size[i]);
 	return d;
 }

@@ -8,13 +8,15 @@
 
 static const struct ckpt_feature features[] = {
 	{ "inet-listen", "listening TCP sockets with their options" },
+	{ "tcp", "TCP sockets that were never connected, bound or not" },
+	{ "udp", "UDP sockets, bound, connected or neither" },
 	{ "unix-listen", "listening unix sockets, named and abstract" },
 	{ "unix-pair", "socketpairs with queued data" },
 	{ NULL, NULL },
 };
 
 static const struct ckpt_record_type records[] = {
-	{ SOCK_INET_LISTEN, "inet-listen", &ckpt__sock__inet_listen__descriptor },
+	{ SOCK_INET, "inet", &ckpt__sock__inet__descriptor },
 	{ SOCK_UNIX_LISTEN, "unix-listen", &ckpt__sock__unix_listen__descriptor },
 	{ SOCK_UNIX_END, "unix-end", &ckpt__sock__unix_end__descriptor },
 	{ 0, NULL, NULL },
@@ -22,6 +24,8 @@ static const struct ckpt_record_type records[] = {
 
 static const struct ckpt_extension extensions[] = {
 	{ CKPT_FD_POINT, "inet-listen", &sock_kind_inet_listen },
+	{ CKPT_FD_POINT, "tcp", &sock_kind_tcp },
+	{ CKPT_FD_POINT, "udp", &sock_kind_udp },
 	{ CKPT_FD_POINT, "unix-listen", &sock_kind_unix_listen },
 	{ CKPT_FD_POINT, "unix-pair", &sock_kind_unix_pair },
 	{ NULL, NULL, NULL },

@@ -93,7 +93,7 @@ struct head {
 	_Static_assert(offsetof(type, id) == offsetof(struct head, id) &&   \
 			       sizeof(((type *)0)->id) == sizeof(uint32_t), \
 		       "records start with their id")
-SAME_HEAD(Ckpt__Sock__InetListen);
+SAME_HEAD(Ckpt__Sock__Inet);
 SAME_HEAD(Ckpt__Sock__UnixListen);
 SAME_HEAD(Ckpt__Sock__UnixEnd);
 

@@ -13,6 +13,7 @@
 #include <linux/io_uring.h>
 #include <linux/seccomp.h>
 #include <mqueue.h>
+#include <netinet/in.h>
 #include <pty.h>
 #include <sched.h>
 #include <signal.h>
@@ -92,11 +93,57 @@ static void tcp_established(void)
 	MUST(accept(server, NULL, NULL));
 }
 
-static void udp(void)
+static int udp_socket(void)
 {
 	struct sockaddr_in address = loopback();
+	socklen_t length = sizeof(address);
 	int fd = MUST(socket(AF_INET, SOCK_DGRAM, 0));
-	MUST(bind(fd, (void *)&address, sizeof(address)));
+	MUST(bind(fd, (void *)&address, length));
+	MUST(getsockname(fd, (void *)&address, &length));
+	MUST(connect(fd, (void *)&address, length));
+	return fd;
+}
+
+static void udp_queue(void)
+{
+	MUST(send(udp_socket(), "x", 1, 0));
+}
+
+static void udp_shutdown(void)
+{
+	MUST(shutdown(udp_socket(), SHUT_RD));
+}
+
+static void udp_cork(void)
+{
+	MUST(send(udp_socket(), "x", 1, MSG_MORE));
+}
+
+static void udp_multicast(void)
+{
+	struct ip_mreqn group = { .imr_address.s_addr = htonl(INADDR_LOOPBACK) };
+	int fd = MUST(socket(AF_INET, SOCK_DGRAM, 0));
+	inet_pton(AF_INET, "239.255.7.7", &group.imr_multiaddr);
+	if (setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &group, sizeof(group)) < 0)
+		victim_skip("IP_ADD_MEMBERSHIP: %s", strerror(errno));
+}
+
+/* The connection is gone; its end was not noticed yet. */
+static void tcp_reset(void)
+{
+	struct sockaddr_in address = loopback();
+	socklen_t length = sizeof(address);
+	struct linger reset = { 1, 0 };
+	int server = MUST(socket(AF_INET, SOCK_STREAM, 0));
+	MUST(bind(server, (void *)&address, length));
+	MUST(listen(server, 1));
+	MUST(getsockname(server, (void *)&address, &length));
+	int client = MUST(socket(AF_INET, SOCK_STREAM, 0));
+	MUST(connect(client, (void *)&address, length));
+	int accepted = MUST(accept(server, NULL, NULL));
+	MUST(setsockopt(accepted, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset)));
+	close(accepted);
+	close(server);
 }
 
 static void raw_socket(void)
@@ -389,7 +436,11 @@ static const struct mode {
 	{ "inotify", inotify, "inotify" },
 	{ "fanotify", fanotify, "fanotify" },
 	{ "tcp-established", tcp_established, "(established|connected|TCP)" },
-	{ "udp", udp, "(UDP|udp|dgram|datagram)" },
+	{ "tcp-reset", tcp_reset, "TCP" },
+	{ "udp-queue", udp_queue, "datagrams wait" },
+	{ "udp-shutdown", udp_shutdown, "shut down" },
+	{ "udp-cork", udp_cork, "UDP_CORK" },
+	{ "udp-multicast", udp_multicast, "multicast" },
 	{ "raw-socket", raw_socket, "(raw|RAW|protocol)" },
 	{ "netlink", netlink, "(netlink|NETLINK)" },
 	{ "packet", packet, "(packet|PACKET)" },

@@ -9,7 +9,7 @@ from lib.report import Failure, expect
 from lib.victim import Victim
 
 # what a tree may hold all at once without getting in each other's way
-COMBINED = ("inotify", "udp", "memfd", "pty-outside", "fifo", "userfaultfd", "net-namespace", "sysv-shm",
+COMBINED = ("inotify", "netlink", "memfd", "pty-outside", "fifo", "userfaultfd", "net-namespace", "sysv-shm",
             "pipe-outside", "seccomp")
 
 
