@@ -32,7 +32,7 @@ struct ckpt_fd_found {
 	const char *link;   /* readlink /proc/PID/fd/N */
 	const char *fdinfo; /* text of /proc/PID/fdinfo/N */
 	struct stat st;	    /* of the file behind */
-	int flags;	    /* F_GETFL: access mode and status flags */
+	int flags;	    /* F_GETFL: access mode and status flags, but for O_ASYNC */
 	int64_t pos;
 	int fd; /* a duplicate in the engine (O_PATH ones included); not to be closed */
 	/* of sockets, else -1: SO_DOMAIN, SO_TYPE, SO_PROTOCOL, SO_ACCEPTCONN */
@@ -87,14 +87,16 @@ struct ckpt_fd_kind {
 	int (*open)(struct ckpt_run *run, const struct ckpt_fd_slot *slot, struct ckpt_error *err);
 	bool own_flags, own_pos;
 	/*
-	 * After all descriptors of all tasks are installed: what needs numbers in a
-	 * task (epoll targets). Called once a description; `holder` is the first task
-	 * that has it, as `num`. May be NULL.
+	 * After all descriptors of all tasks are installed, the memory is mapped and the
+	 * threads are made: what needs numbers in a task (epoll targets). Called once a
+	 * description; `holder` is the first task that has it, as `num`. May be NULL.
 	 */
 	int (*finish)(struct ckpt_run *run, uint32_t file, struct ckpt_task *holder, int num,
 		      struct ckpt_error *err);
 	/* What F_GETFL may give for this kind, which then has no position; 0: anything. */
 	uint32_t flags_ok;
+	/* It wants to be asked about O_PATH descriptors, which are nothing but a place. */
+	bool o_path;
 };
 
 #define CKPT_FD_POINT "fd"

@@ -21,6 +21,8 @@ static int by_ino(const void *va, const void *vb)
 
 	if (a->socket != b->socket)
 		return a->socket ? 1 : -1;
+	if (a->dev != b->dev)
+		return a->dev > b->dev ? 1 : -1;
 	if (a->ino != b->ino)
 		return a->ino > b->ino ? 1 : -1;
 	return (a->pid > b->pid) - (a->pid < b->pid);
@@ -46,6 +48,7 @@ static int scan_links(struct fd_state *st, size_t *cap, pid_t pid, DIR *dir)
 	for (struct dirent *d; (d = readdir(dir));) {
 		struct fd_foreign f = { .pid = pid, .num = atoi(d->d_name) };
 		char link[64];
+		struct stat sb;
 		ssize_t len;
 		int r;
 
@@ -56,9 +59,15 @@ static int scan_links(struct fd_state *st, size_t *cap, pid_t pid, DIR *dir)
 			continue;
 		link[len] = '\0';
 		f.socket = !strncmp(link, "socket:[", 8);
-		if (!f.socket && strncmp(link, "pipe:[", 6) != 0)
+		if (f.socket || !strncmp(link, "pipe:[", 6)) {
+			f.ino = strtoull(strchr(link, '[') + 1, NULL, 10);
+		} else if (st->has_fifo && link[0] == '/' &&
+			   !fstatat(dirfd(dir), d->d_name, &sb, 0) && S_ISFIFO(sb.st_mode)) {
+			f.dev = sb.st_dev;
+			f.ino = sb.st_ino;
+		} else {
 			continue;
-		f.ino = strtoull(strchr(link, '[') + 1, NULL, 10);
+		}
 		r = add(st, cap, &f);
 		if (r)
 			return r;
@@ -92,6 +101,10 @@ static int scan_all(struct ckpt_run *run, struct fd_state *st, struct ckpt_error
 	CKPT_AUTO_DIR DIR *proc = opendir("/proc");
 	int r = 0;
 
+	/* only then the files of strangers are worth a look */
+	for (size_t i = 0; i < st->n_files && !st->has_fifo; i++)
+		st->has_fifo = S_ISFIFO(st->files[i].first->st.st_mode) &&
+			       st->files[i].first->link[0] == '/';
 	if (!proc || !ours)
 		return ckpt_fail_sys(err, errno, "/proc");
 	for (size_t i = 0; i < n; i++)
@@ -126,9 +139,12 @@ static void describe(const struct fd_foreign *f, char *buf, size_t size)
 	snprintf(buf, size, "process %d (%s) as fd %d", f->pid, comm, f->num);
 }
 
-int fd_foreign(struct ckpt_run *run, struct fd_state *st, bool is_socket, uint64_t ino, char *buf,
-	       size_t size, struct ckpt_error *err)
+/* A process that has it open, as text. `dev` is 0 but for FIFOs: pipes and sockets have numbers of
+ * their own. */
+static int find_holder(struct ckpt_run *run, struct fd_state *st, bool is_socket, uint64_t dev,
+		       uint64_t ino, char *buf, size_t size, struct ckpt_error *err)
 {
+	const struct fd_foreign wanted = { .socket = is_socket, .dev = dev, .ino = ino };
 	size_t lo = 0, hi;
 
 	if (!st->foreign_known) {
@@ -140,25 +156,31 @@ int fd_foreign(struct ckpt_run *run, struct fd_state *st, bool is_socket, uint64
 	hi = st->n_foreign;
 	while (lo < hi) {
 		size_t mid = lo + (hi - lo) / 2;
-		const struct fd_foreign *f = &st->foreign[mid];
 
-		if (f->socket < is_socket || (f->socket == is_socket && f->ino < ino))
+		if (by_ino(&st->foreign[mid], &wanted) < 0)
 			lo = mid + 1;
 		else
 			hi = mid;
 	}
 	if (lo == st->n_foreign || st->foreign[lo].socket != is_socket ||
-	    st->foreign[lo].ino != ino)
+	    st->foreign[lo].dev != dev || st->foreign[lo].ino != ino)
 		return 0;
 	describe(&st->foreign[lo], buf, size);
 	return 1;
+}
+
+int fd_foreign(struct ckpt_run *run, struct fd_state *st, bool is_socket, uint64_t ino, char *buf,
+	       size_t size, struct ckpt_error *err)
+{
+	return find_holder(run, st, is_socket, 0, ino, buf, size, err);
 }
 
 int fd_refuse_foreign(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
 {
 	char who[96], reason[192];
 	struct fd_state *st = fd_state(run);
-	int r = fd_foreign(run, st, S_ISSOCK(f->st.st_mode), f->st.st_ino, who, sizeof(who), err);
+	int r = find_holder(run, st, S_ISSOCK(f->st.st_mode), f->link[0] == '/' ? f->st.st_dev : 0,
+			    f->st.st_ino, who, sizeof(who), err);
 
 	if (r <= 0)
 		return r;

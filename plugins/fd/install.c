@@ -226,9 +226,10 @@ int fd_finish(struct ckpt_run *run, struct ckpt_error *err)
 			return fd_bad(err, "open file %u has no kind", places[i].file);
 		c.kind = e->ops;
 		c.holder = ckpt_task_by_id(run, places[i].task);
-		if (!c.kind->finish)
-			continue;
-		r = ckpt_call_as(run, file->plugin, call_finish, &c, err);
+		if (c.kind->finish)
+			r = ckpt_call_as(run, file->plugin, call_finish, &c, err);
+		if (!r)
+			r = fd_async_apply(run, file->id, c.holder, c.num, err);
 		if (r)
 			ckpt_wrap(err, "open file %u (%s)", file->id, file->kind);
 	}

@@ -18,6 +18,11 @@ enum fd_record {
 	FD_EVENTFD,
 	FD_TIMERFD,
 	FD_EPOLL,
+	FD_SIGNALFD = 20,
+	FD_PIDFD,
+	FD_OPATH,
+	FD_PROC,
+	FD_ASYNC,
 };
 
 /* ---- what was found (dump, verify) ---------------------------------------- */
@@ -45,11 +50,13 @@ struct fd_file {
 	struct fd_entry *first;
 	const struct ckpt_extension *kind;
 	const char *plugin;
-	bool out; /* refused, or lost by permission */
+	bool out;	/* refused, or lost by permission */
+	bool out_async; /* its owner and signal are */
 };
 
-/* The inode of a pipe or socket that a process outside the tree has open. */
+/* The inode of a pipe, FIFO or socket that a process outside the tree has open. */
 struct fd_foreign {
+	uint64_t dev; /* of FIFOs, else 0 */
 	uint64_t ino;
 	pid_t pid;
 	int num;
@@ -71,7 +78,7 @@ struct fd_state {
 	struct fd_file *files; /* by id */
 	size_t n_files;
 	struct fd_file **by_inode; /* by device, inode, id */
-	bool foreign_known;
+	bool foreign_known, has_fifo;
 	struct fd_foreign *foreign; /* by inode */
 	size_t n_foreign;
 	struct stat nameless[FD_NAMELESS]; /* an example of each */
@@ -121,7 +128,7 @@ int fd_refuse_detail(struct ckpt_run *run, const struct ckpt_fd_found *f, const 
 		     const char *reason, const char *hint);
 /* Refuse a description of no kind, by the best name for it. */
 int fd_refuse_unknown(struct ckpt_run *run, const struct ckpt_fd_found *f);
-/* Refuse what no kind handles: locks, owners, O_PATH. 0: nothing of that. */
+/* Refuse what no kind handles: locks. 0: nothing of that. */
 int fd_refuse_common(struct ckpt_run *run, const struct ckpt_fd_found *f);
 /* Refuse a pipe or socket of which somebody outside holds an end. 0: nobody. */
 int fd_refuse_foreign(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err);
@@ -152,6 +159,27 @@ int fd_stash_put(struct fd_state *st, uint32_t id, int fd, struct ckpt_error *er
 /* -1: nothing there. */
 int fd_stash_take(struct fd_state *st, uint32_t id);
 
+/* ---- paths ------------------------------------------------------------------------ */
+
+/* Refuse a file whose link is no path that leads to it, for ckpt. 0: it does. */
+int fd_place_survey(struct ckpt_run *run, const struct ckpt_fd_found *f);
+/* Refuse files on filesystems of the kernel's own making. 0: an ordinary one. */
+int fd_filesystem_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			 struct ckpt_error *err);
+/* Is it below /proc? Then it is the kind `proc`'s. */
+bool fd_below_proc(const struct ckpt_fd_found *f);
+
+/* ---- owner and signal ------------------------------------------------------------ */
+
+/* Refuse owners that cannot be saved. 0: nothing of that, or lost by permission. */
+int fd_async_survey(struct ckpt_run *run, struct fd_file *file, const struct ckpt_fd_found *f);
+int fd_async_collect(struct ckpt_run *run, const struct fd_file *file,
+		     const struct ckpt_fd_found *f, struct ckpt_error *err);
+int fd_async_plan(struct ckpt_run *run, struct ckpt_error *err);
+/* `holder` has the file as `num`. */
+int fd_async_apply(struct ckpt_run *run, uint32_t file, struct ckpt_task *holder, int num,
+		   struct ckpt_error *err);
+
 /* ---- owners ------------------------------------------------------------------- */
 
 void fd_owner_of(const struct stat *st, Ckpt__Fd__Owner *owner);
@@ -167,6 +195,11 @@ bool fd_task_known(struct ckpt_run *run, uint32_t id);
 extern const struct ckpt_fd_kind fd_kind_regular;
 extern const struct ckpt_fd_kind fd_kind_device;
 extern const struct ckpt_fd_kind fd_kind_pipe;
+extern const struct ckpt_fd_kind fd_kind_fifo;
+extern const struct ckpt_fd_kind fd_kind_signalfd;
+extern const struct ckpt_fd_kind fd_kind_pidfd;
+extern const struct ckpt_fd_kind fd_kind_opath;
+extern const struct ckpt_fd_kind fd_kind_proc;
 extern const struct ckpt_fd_kind fd_kind_eventfd;
 extern const struct ckpt_fd_kind fd_kind_timerfd;
 extern const struct ckpt_fd_kind fd_kind_epoll;

@@ -19,14 +19,20 @@
 
 static bool pipe_match(const struct ckpt_fd_found *f)
 {
-	return S_ISFIFO(f->st.st_mode);
+	return S_ISFIFO(f->st.st_mode) && !strncmp(f->link, "pipe:[", 6);
+}
+
+static bool fifo_match(const struct ckpt_fd_found *f)
+{
+	return S_ISFIFO(f->st.st_mode) && f->link[0] == '/';
 }
 
 static int pipe_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
 {
-	if (strncmp(f->link, "pipe:[", 6))
-		return fd_refuse(run, f, "fifo", "named FIFOs are not saved yet",
-				 "close it before the dump, or allow the loss");
+	int r = fifo_match(f) ? fd_place_survey(run, f) : 0;
+
+	if (r)
+		return r;
 	if (f->flags & ~FLAGS_OK)
 		return fd_refuse(run, f, "open-flags", "the pipe has flags unknown to ckpt",
 				 "allow the loss");
@@ -156,6 +162,8 @@ static int put_pipe(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	rec.id = f->file;
 	rec.owner = &owner;
 	rec.ends = ends;
+	if (fifo_match(f))
+		rec.path = (ProtobufCBinaryData){ strlen(f->link), (uint8_t *)(uintptr_t)f->link };
 	for (size_t i = 0; i < n; i++) {
 		if (files[i]->out)
 			continue;
@@ -199,6 +207,20 @@ static int pipe_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, str
 
 /* ---- restore --------------------------------------------------------------------- */
 
+static int check_fifo(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, struct ckpt_error *err)
+{
+	char buf[PATH_MAX];
+	const char *path = fd_image_path(&p->path, buf, sizeof(buf));
+	struct stat st;
+
+	if (!path)
+		return fd_bad(err, "the FIFO %u has no valid path", p->id);
+	if (lstat(path, &st) || !S_ISFIFO(st.st_mode))
+		return ckpt_unmet(run, CKPT_EXIT_FAILED, "make it again: mkfifo",
+				  "%s is not a FIFO", path);
+	return 0;
+}
+
 static int check_pipe(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, struct ckpt_error *err)
 {
 	size_t total = 0;
@@ -217,6 +239,12 @@ static int check_pipe(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, struct ckpt
 		    (i + 1 < p->n_chunks && p->chunks[i].len > PIPE_BUF))
 			return fd_bad(err, "the content of pipe %u is not valid", p->id);
 	}
+	if (p->path.len) {
+		int r = check_fifo(run, p, err);
+
+		if (r)
+			return r;
+	}
 	return fd_owner_check(p->owner, p->id, err);
 }
 
@@ -230,7 +258,8 @@ static int pipe_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 	if (!file || !p)
 		return -EBADMSG;
 	if (file->flags & ~(uint32_t)FLAGS_OK || (file->flags & O_ACCMODE) == O_ACCMODE ||
-	    file->pos)
+	    file->pos || strcmp(file->kind, p->path.len ? "fifo" : "pipe") != 0 ||
+	    (p->path.len && !(file->flags & LARGEFILE)))
 		return fd_bad(err, "open file %u is not a valid end of a pipe", id);
 	if (p->id == id)
 		return check_pipe(run, p, err);
@@ -292,20 +321,43 @@ static int make_ends(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, int ends[2],
 	return 0;
 }
 
+/*
+ * pipe(2)'s two ends, or one of a FIFO that never waits. Who has the FIFO open for both
+ * ways keeps it alive until all its ends are there.
+ */
+static int open_ends(const Ckpt__Fd__Pipe *p, int ends[2], struct ckpt_error *err)
+{
+	char buf[PATH_MAX];
+	const char *path;
+	struct stat st;
+	int queued;
+
+	if (!p->path.len)
+		return pipe2(ends, O_CLOEXEC) ? ckpt_fail_sys(err, errno, "pipe2(2)") : 0;
+	path = fd_image_path(&p->path, buf, sizeof(buf));
+	ends[0] = path ? open(path, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC) : -1;
+	if (ends[0] < 0 || fstat(ends[0], &st))
+		return ckpt_fail_sys(err, errno, "opening the FIFO %s", path ? path : "");
+	if (!S_ISFIFO(st.st_mode))
+		return ckpt_fail(err, EIO, "%s is no longer a FIFO", path);
+	if (ioctl(ends[0], FIONREAD, &queued) || queued)
+		return ckpt_fail(err, EBUSY, "the FIFO %s is in use by others", path);
+	ends[1] = fcntl(ends[0], F_DUPFD_CLOEXEC, 0);
+	return ends[1] < 0 ? ckpt_fail_sys(err, errno, "F_DUPFD") : 0;
+}
+
 static int make_pipe(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, struct ckpt_error *err)
 {
 	CKPT_AUTO_FD int rd = -1;
 	CKPT_AUTO_FD int wr = -1;
-	int ends[2], r;
+	int ends[2] = { -1, -1 }, r = open_ends(p, ends, err);
 
-	if (pipe2(ends, O_CLOEXEC))
-		return ckpt_fail_sys(err, errno, "pipe2(2)");
-	if ((uint32_t)fcntl(ends[1], F_GETPIPE_SZ) != p->capacity &&
+	if (!r && (uint32_t)fcntl(ends[1], F_GETPIPE_SZ) != p->capacity &&
 	    fcntl(ends[1], F_SETPIPE_SZ, p->capacity) < 0)
 		r = ckpt_fail_sys(err, errno, "F_SETPIPE_SZ %u", p->capacity);
-	else
-		r = write_content(ends[1], p, err);
 	if (!r)
+		r = write_content(ends[1], p, err);
+	if (!r && !p->path.len)
 		r = fd_owner_apply(ends[1], p->owner, err);
 	if (!r)
 		r = make_ends(run, p, ends, err);
@@ -336,6 +388,16 @@ static int pipe_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, stru
 const struct ckpt_fd_kind fd_kind_pipe = {
 	.size = sizeof(struct ckpt_fd_kind),
 	.match = pipe_match,
+	.survey = pipe_survey,
+	.collect = pipe_collect,
+	.plan = pipe_plan,
+	.open = pipe_open,
+	.own_pos = true,
+};
+
+const struct ckpt_fd_kind fd_kind_fifo = {
+	.size = sizeof(struct ckpt_fd_kind),
+	.match = fifo_match,
 	.survey = pipe_survey,
 	.collect = pipe_collect,
 	.plan = pipe_plan,

@@ -77,9 +77,10 @@ static int plan_table(struct ckpt_run *run, const Ckpt__Fd__Table *t, bool *held
 
 static int check_order(struct ckpt_run *run, struct ckpt_error *err)
 {
-	static const char *const types[] = { "fd.table",   "fd.file",	 "fd.regular",
-					     "fd.device",  "fd.pipe",	 "fd.pipe-end",
-					     "fd.eventfd", "fd.timerfd", "fd.epoll" };
+	static const char *const types[] = { "fd.table", "fd.file",	"fd.regular", "fd.device",
+					     "fd.pipe",	 "fd.pipe-end", "fd.eventfd", "fd.timerfd",
+					     "fd.epoll", "fd.signalfd", "fd.pidfd",   "fd.o-path",
+					     "fd.proc",	 "fd.async" };
 
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(types); i++) {
 		int r = fd_records_check(run, types[i], err);
@@ -103,5 +104,5 @@ int fd_plan(struct ckpt_run *run, struct ckpt_error *err)
 		r = plan_table(run, ckpt_record_at(run, "fd.table", i), held, err);
 	for (size_t i = 0; i < files && !r; i++)
 		r = plan_file(run, ckpt_record_at(run, "fd.file", i), held[i], err);
-	return r;
+	return r ? r : fd_async_plan(run, err);
 }

@@ -25,6 +25,12 @@ static const struct ckpt_feature features[] = {
 	{ "eventfd", "eventfds with their counts" },
 	{ "timerfd", "timerfds with remaining time and unread expirations" },
 	{ "epoll", "epolls with their targets" },
+	{ "fifo", "named FIFOs with content" },
+	{ "signalfd", "signalfds with their masks" },
+	{ "pidfd", "pidfds of tasks in the tree, dead ones and reaped ones" },
+	{ "o-path", "O_PATH descriptors" },
+	{ "proc", "files and directories of /proc" },
+	{ "owner", "who gets signals about a descriptor (F_SETOWN, F_SETSIG, O_ASYNC)" },
 	{ NULL, NULL },
 };
 
@@ -38,6 +44,11 @@ static const struct ckpt_record_type records[] = {
 	{ FD_EVENTFD, "eventfd", &ckpt__fd__eventfd__descriptor },
 	{ FD_TIMERFD, "timerfd", &ckpt__fd__timerfd__descriptor },
 	{ FD_EPOLL, "epoll", &ckpt__fd__epoll__descriptor },
+	{ FD_SIGNALFD, "signalfd", &ckpt__fd__signalfd__descriptor },
+	{ FD_PIDFD, "pidfd", &ckpt__fd__pidfd__descriptor },
+	{ FD_OPATH, "o-path", &ckpt__fd__opath__descriptor },
+	{ FD_PROC, "proc", &ckpt__fd__proc__descriptor },
+	{ FD_ASYNC, "async", &ckpt__fd__async__descriptor },
 	{ 0, NULL, NULL },
 };
 
@@ -49,6 +60,8 @@ static const struct ckpt_field_rule rules[] = {
 	{ "Regular", "size", CKPT_EQ_VOLATILE },
 	{ "Regular", "mtime_ns", CKPT_EQ_VOLATILE },
 	{ "Regular", "dev", CKPT_EQ_VOLATILE },
+	{ "Opath", "dev", CKPT_EQ_VOLATILE },
+	{ "Opath", "ino", CKPT_EQ_VOLATILE },
 	{ NULL, NULL, CKPT_EQ_VOLATILE },
 };
 
@@ -81,8 +94,8 @@ static const struct ckpt_step steps[] = {
 	  .fn = fd_install },
 	{ .runs = CKPT_RESTORE,
 	  .name = "finish",
-	  .help = "add the targets of epolls",
-	  .after = LIST("files-installed"),
+	  .help = "what needs numbers in tasks: targets of epolls, owners",
+	  .after = LIST("threads-made"),
 	  .before = LIST("sealed"),
 	  .fn = fd_finish },
 	{ .name = NULL },
@@ -95,6 +108,11 @@ static const struct ckpt_extension extensions[] = {
 	{ CKPT_FD_POINT, "eventfd", &fd_kind_eventfd },
 	{ CKPT_FD_POINT, "timerfd", &fd_kind_timerfd },
 	{ CKPT_FD_POINT, "epoll", &fd_kind_epoll },
+	{ CKPT_FD_POINT, "fifo", &fd_kind_fifo },
+	{ CKPT_FD_POINT, "signalfd", &fd_kind_signalfd },
+	{ CKPT_FD_POINT, "pidfd", &fd_kind_pidfd },
+	{ CKPT_FD_POINT, "o-path", &fd_kind_opath },
+	{ CKPT_FD_POINT, "proc", &fd_kind_proc },
 	{ NULL, NULL, NULL },
 };
 

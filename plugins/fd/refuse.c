@@ -50,21 +50,8 @@ int fd_refuse_detail(struct ckpt_run *run, const struct ckpt_fd_found *f, const 
 
 /* ---- things that no kind handles, whatever the file -------------------------- */
 
-static bool has_owner(int fd)
-{
-	struct f_owner_ex ex;
-
-	if (!fcntl(fd, F_GETOWN_EX, &ex) && ex.pid)
-		return true;
-	return fcntl(fd, F_GETSIG) > 0;
-}
-
 int fd_refuse_common(struct ckpt_run *run, const struct ckpt_fd_found *f)
 {
-	static const char not_yet[] = "close it before the dump, or allow the loss";
-
-	if (f->flags & O_PATH)
-		return fd_refuse(run, f, "o-path", "O_PATH descriptors are not saved yet", not_yet);
 	if (f->flags & __O_TMPFILE && f->st.st_nlink == 0)
 		return fd_refuse(run, f, "deleted", "O_TMPFILE files without a name are not saved",
 				 "link the file to a name before the dump");
@@ -72,10 +59,6 @@ int fd_refuse_common(struct ckpt_run *run, const struct ckpt_fd_found *f)
 		return fd_refuse(run, f, "locks",
 				 "locks and leases (POSIX, OFD, flock) are not saved yet",
 				 "release the lock before the dump");
-	if (f->flags & O_ASYNC || has_owner(f->fd))
-		return fd_refuse(run, f, "owner",
-				 "an owner or signal is set (F_SETOWN, F_SETSIG, O_ASYNC)",
-				 "switch signal-driven I/O off before the dump");
 	return 0;
 }
 
@@ -90,9 +73,6 @@ struct name {
 static const struct name names[] = {
 	{ "anon_inode:inotify", "inotify", "inotify is not saved yet" },
 	{ "anon_inode:[fanotify]", "fanotify", "fanotify is not saved" },
-	{ "anon_inode:[signalfd]", "signalfd", "signalfd is not saved yet" },
-	{ "anon_inode:[pidfd]", "pidfd", "pidfds are not saved yet" },
-	{ "pidfd:", "pidfd", "pidfds are not saved yet" },
 	{ "anon_inode:[io_uring]", "io-uring", "io_uring is not saved" },
 	{ "anon_inode:[userfaultfd]", "userfaultfd", "userfaultfd is not saved" },
 	{ "anon_inode:[perf_event]", "perf", "perf events are not saved" },

@@ -47,10 +47,11 @@ static const struct {
 static bool regular_match(const struct ckpt_fd_found *f)
 {
 	return (S_ISREG(f->st.st_mode) || S_ISDIR(f->st.st_mode)) && f->link[0] == '/' &&
-	       strncmp(f->link, "/memfd:", 7) != 0 && strncmp(f->link, "/secretmem", 10) != 0;
+	       !fd_below_proc(f) && strncmp(f->link, "/memfd:", 7) != 0 &&
+	       strncmp(f->link, "/secretmem", 10) != 0;
 }
 
-static int check_place(struct ckpt_run *run, const struct ckpt_fd_found *f)
+int fd_place_survey(struct ckpt_run *run, const struct ckpt_fd_found *f)
 {
 	struct stat st;
 	char reason[160];
@@ -59,7 +60,8 @@ static int check_place(struct ckpt_run *run, const struct ckpt_fd_found *f)
 	if (!f->st.st_nlink)
 		return fd_refuse(run, f, "deleted", "files deleted while open are not saved yet",
 				 "allow the loss, or let the program close the file");
-	if (stat(f->link, &st))
+	/* O_PATH has symbolic links too; a link of /proc leads to none */
+	if (lstat(f->link, &st))
 		return fd_refuse(run, f, "path", "the path does not lead to the file for ckpt",
 				 "run ckpt in the same mount namespace; files that were renamed "
 				 "away or deleted are not saved yet");
@@ -73,20 +75,15 @@ static int check_place(struct ckpt_run *run, const struct ckpt_fd_found *f)
 			 "mount namespace");
 }
 
-static int regular_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
-			  struct ckpt_error *err)
+int fd_filesystem_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			 struct ckpt_error *err)
 {
 	struct fd_state *st = fd_state(run);
 	struct statfs fs;
 	char reason[128];
 
-	if (f->flags & ~FLAGS_OK) {
-		snprintf(reason, sizeof(reason), "the flags %#o are not known to ckpt",
-			 f->flags & ~FLAGS_OK);
-		return fd_refuse(run, f, "open-flags", reason, "allow the loss");
-	}
 	if (st->plain_dev == f->st.st_dev)
-		return check_place(run, f);
+		return 0;
 	if (fstatfs(f->fd, &fs))
 		return ckpt_fail_sys(err, errno, "fstatfs(2)");
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(special); i++) {
@@ -98,9 +95,23 @@ static int regular_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 				 "let the program close it before the dump, or allow the loss");
 	}
 	st->plain_dev = f->st.st_dev;
-	return check_place(run, f);
+	return 0;
 }
 
+static int regular_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			  struct ckpt_error *err)
+{
+	char reason[128];
+	int r;
+
+	if (f->flags & ~FLAGS_OK) {
+		snprintf(reason, sizeof(reason), "the flags %#o are not known to ckpt",
+			 f->flags & ~FLAGS_OK);
+		return fd_refuse(run, f, "open-flags", reason, "allow the loss");
+	}
+	r = fd_filesystem_survey(run, f, err);
+	return r ? r : fd_place_survey(run, f);
+}
 static int regular_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			   struct ckpt_error *err)
 {

@@ -256,7 +256,7 @@ int fd_describe(struct ckpt_run *run, const struct fd_file *file, struct ckpt_fd
 		.link = e->link,
 		.fdinfo = e->fdinfo,
 		.st = e->st,
-		.flags = e->flags,
+		.flags = e->flags & ~O_ASYNC,
 		.pos = e->pos,
 		.tree = &fd_tree,
 	};

@@ -34,7 +34,7 @@ void fd_found_clear(struct fd_state *st)
 	st->by_inode = NULL;
 	st->foreign = NULL;
 	st->n = st->cap = st->n_files = st->n_foreign = 0;
-	st->foreign_known = false;
+	st->foreign_known = st->has_fifo = false;
 }
 
 void fd_state_free(void *state)
@@ -106,6 +106,11 @@ SAME_HEAD(Ckpt__Fd__PipeEnd);
 SAME_HEAD(Ckpt__Fd__Eventfd);
 SAME_HEAD(Ckpt__Fd__Timerfd);
 SAME_HEAD(Ckpt__Fd__Epoll);
+SAME_HEAD(Ckpt__Fd__Signalfd);
+SAME_HEAD(Ckpt__Fd__Pidfd);
+SAME_HEAD(Ckpt__Fd__Opath);
+SAME_HEAD(Ckpt__Fd__Proc);
+SAME_HEAD(Ckpt__Fd__Async);
 
 ssize_t fd_record_index(struct ckpt_run *run, const char *type, uint32_t id)
 {

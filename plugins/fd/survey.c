@@ -3,6 +3,8 @@
 #include "internal.h"
 #include "steps.h"
 
+#include <fcntl.h>
+
 struct look {
 	struct fd_file *file;
 	struct ckpt_fd_found *found;
@@ -29,6 +31,12 @@ static int call_collect(struct ckpt_run *run, void *arg, struct ckpt_error *err)
 	return l->kind->collect(run, l->found, err);
 }
 
+/* Kinds built before there was that word in the structure do not want them. */
+static bool wants_o_path(const struct ckpt_fd_kind *kind)
+{
+	return kind->size > offsetof(struct ckpt_fd_kind, o_path) && kind->o_path;
+}
+
 static int find_kind(struct ckpt_run *run, struct fd_file *file, const struct ckpt_fd_found *f,
 		     struct ckpt_error *err)
 {
@@ -38,6 +46,8 @@ static int find_kind(struct ckpt_run *run, struct fd_file *file, const struct ck
 	for (size_t i = 0; (e = ckpt_extension_at(run, CKPT_FD_POINT, i, &plugin)); i++) {
 		const struct ckpt_fd_kind *kind = e->ops;
 
+		if (f->flags & O_PATH && !wants_o_path(kind))
+			continue;
 		if (!kind->match(f))
 			continue;
 		if (file->kind)
@@ -60,6 +70,8 @@ static int survey_found(struct ckpt_run *run, struct fd_file *file, struct ckpt_
 		r = find_kind(run, file, f, err);
 	if (!r && !file->kind)
 		r = fd_refuse_unknown(run, f);
+	if (!r)
+		r = fd_async_survey(run, file, f);
 	if (r)
 		return r;
 	l.kind = file->kind->ops;
@@ -185,6 +197,8 @@ static int collect_file(struct ckpt_run *run, struct fd_file *file, struct ckpt_
 	rec.flags = (uint32_t)f.flags;
 	rec.pos = f.pos;
 	r = ckpt_record_put(run, FD_FILE, &rec.base, err);
+	if (!r)
+		r = fd_async_collect(run, file, &f, err);
 	return r ? r : ckpt_call_as(run, file->plugin, call_collect, &l, err);
 }
 

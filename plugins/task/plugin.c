@@ -42,8 +42,8 @@ static const struct ckpt_step steps[] = {
 	  LIST("sealed"), LIST("task.thread"), task_seal_priority, NULL },
 	/* whoever needs a privileged task has to be done by now */
 	{ CKPT_RESTORE, "creds", "limits, ids and capabilities, dumpable",
-	  LIST("task.thread", "task.priority"), LIST("sealed"), LIST("pid.children-ns"),
-	  task_seal_creds, NULL },
+	  LIST("task.thread", "task.priority"), LIST("sealed"),
+	  LIST("pid.children-ns", "fd.finish"), task_seal_creds, NULL },
 	{ CKPT_RESTORE, "final", "registers and signal masks", LIST("task.creds"), LIST("sealed"),
 	  NULL, task_seal_final, NULL },
 	{ 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL },

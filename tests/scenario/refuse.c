@@ -27,7 +27,6 @@
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/shm.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -186,13 +185,6 @@ static void pty_outside(void)
 	close(master);
 }
 
-static void fifo(void)
-{
-	char *path = victim_path("fifo");
-	MUST(mkfifo(path, 0600));
-	MUST(open(path, O_RDWR));
-}
-
 static void deleted_file(void)
 {
 	temporary_file("deleted");
@@ -235,24 +227,6 @@ static void io_uring(void)
 		victim_skip("io_uring: %s", strerror(errno));
 }
 
-static void signal_fd(void)
-{
-	sigset_t set;
-	sigemptyset(&set);
-	sigaddset(&set, SIGUSR2);
-	MUST(signalfd(-1, &set, 0));
-}
-
-static void pid_fd(void)
-{
-	MUST(syscall(SYS_pidfd_open, getpid(), 0));
-}
-
-static void path_fd(void)
-{
-	MUST(open(victim_dir(), O_PATH));
-}
-
 static void message_queue(void)
 {
 	char name[64];
@@ -261,11 +235,21 @@ static void message_queue(void)
 	mq_unlink(name);
 }
 
+static void pid_fd(void)
+{
+	MUST(syscall(SYS_pidfd_open, 1, 0));
+}
+
+static void proc_file(void)
+{
+	MUST(open("/proc/1/status", O_RDONLY));
+}
+
 static void owner(void)
 {
 	int ends[2];
 	MUST(pipe(ends));
-	MUST(fcntl(ends[0], F_SETOWN, getpid()));
+	MUST(fcntl(ends[0], F_SETOWN, 1));
 }
 
 static void epoll_stale(void)
@@ -446,7 +430,6 @@ static const struct mode {
 	{ "packet", packet, "(packet|PACKET)" },
 	{ "memfd", memfd, "memfd" },
 	{ "pty-outside", pty_outside, "(pty|pts|ptmx|terminal)" },
-	{ "fifo", fifo, "(fifo|FIFO)" },
 	{ "deleted-file", deleted_file, "deleted" },
 	{ "flock", flock_lock, "(lock|FLOCK)" },
 	{ "posix-lock", posix_lock, "(lock|POSIX)" },
@@ -454,11 +437,10 @@ static const struct mode {
 	{ "lease", lease, "(lease|LEASE|lock)" },
 	{ "userfaultfd", userfaultfd, "userfaultfd" },
 	{ "io-uring", io_uring, "io_uring" },
-	{ "signalfd", signal_fd, "signalfd" },
-	{ "pidfd", pid_fd, "pidfd" },
-	{ "path-fd", path_fd, "O_PATH" },
+	{ "pidfd-outside", pid_fd, "pidfd" },
+	{ "proc-outside", proc_file, "process 1 outside" },
 	{ "message-queue", message_queue, "(mqueue|message queue)" },
-	{ "owner", owner, "(F_SETOWN|owner)" },
+	{ "owner-outside", owner, "(F_SETOWN|owner)" },
 	{ "epoll-stale", epoll_stale, "(epoll|eventpoll)" },
 	{ "sysv-shm", sysv_shm, "(SYSV|System V|sysv)" },
 	{ "seccomp", seccomp, "seccomp" },

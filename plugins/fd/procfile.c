@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Files and directories of /proc. Those of a task of the tree are there again
+ * under the same path, since the task has the same number; what they tell is
+ * the task's, so there is no content to save.
+ */
+#include "internal.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/magic.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+
+#define FLAGS_OK (O_ACCMODE | O_APPEND | O_NONBLOCK | O_DIRECTORY | O_NOFOLLOW | O_PATH | 0100000)
+
+bool fd_below_proc(const struct ckpt_fd_found *f)
+{
+	return (S_ISREG(f->st.st_mode) || S_ISDIR(f->st.st_mode)) &&
+	       !strncmp(f->link, "/proc", 5) && (f->link[5] == '/' || !f->link[5]);
+}
+
+/*
+ * Whose file is it? The number of the task, or 0 for nobody's; -EOPNOTSUPP where
+ * the path leads to something that is not there yet when descriptors are opened.
+ */
+static int path_owner(const char *path, pid_t *pid)
+{
+	/* directories whose content is the whole process' */
+	static const char *const whole[] = { "net/", "attr/" };
+	char *rest, *end;
+	long n;
+
+	*pid = 0;
+	if (path[5] != '/' || path[6] < '0' || path[6] > '9')
+		return 0;
+	n = strtol(path + 6, &rest, 10);
+	if (n <= 0 || n > INT_MAX || (*rest && *rest != '/'))
+		return -EOPNOTSUPP;
+	*pid = (pid_t)n;
+	if (!strncmp(rest, "/task/", 6)) {
+		/* of its threads, only the first is there early enough */
+		if (strtol(rest + 6, &end, 10) != n || (*end && *end != '/'))
+			return -EOPNOTSUPP;
+		rest = end;
+	}
+	rest += *rest == '/';
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(whole); i++)
+		if (!strncmp(rest, whole[i], strlen(whole[i])))
+			return 0;
+	return strchr(rest, '/') ? -EOPNOTSUPP : 0;
+}
+
+static bool proc_match(const struct ckpt_fd_found *f)
+{
+	return fd_below_proc(f);
+}
+
+static int proc_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
+{
+	static const char hint[] = "let the program close it before the dump, or allow the loss";
+	struct stat root;
+	struct statfs fs;
+	char reason[128];
+	pid_t pid;
+
+	if (f->flags & ~FLAGS_OK)
+		return fd_refuse(run, f, "open-flags", "it was opened with flags unknown to ckpt",
+				 "allow the loss");
+	/* O_PATH, unlike others, may be what remains of a filesystem that hangs */
+	if (fstatfs(f->fd, &fs) || stat("/proc", &root))
+		return ckpt_fail_sys(err, errno, "statfs(2) below /proc");
+	if (fs.f_type != PROC_SUPER_MAGIC || root.st_dev != f->st.st_dev)
+		return fd_refuse(run, f, "special-filesystem",
+				 "it is on another filesystem than ckpt's /proc", hint);
+	if (path_owner(f->link, &pid))
+		return fd_refuse(run, f, "special-filesystem",
+				 "files of threads and descriptors in /proc are not saved yet",
+				 hint);
+	if (pid && !ckpt_task_by_pid(run, pid)) {
+		snprintf(reason, sizeof(reason),
+			 "it belongs to process %d outside the tree, or to "
+			 "one that is gone",
+			 pid);
+		return fd_refuse(run, f, "special-filesystem", reason, hint);
+	}
+	return fd_place_survey(run, f);
+}
+
+static int proc_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
+{
+	Ckpt__Fd__Proc rec = CKPT__FD__PROC__INIT;
+	const struct ckpt_task *task;
+	pid_t pid;
+
+	if (path_owner(f->link, &pid))
+		return ckpt_fail(err, EPROTO, "%s cannot be saved", f->link);
+	task = pid ? ckpt_task_by_pid(run, pid) : NULL;
+	if (pid && !task)
+		return ckpt_fail(err, ESRCH, "process %d is not in the tree", pid);
+	rec.id = f->file;
+	rec.path.data = (uint8_t *)(uintptr_t)f->link;
+	rec.path.len = strlen(f->link);
+	rec.type = f->st.st_mode & S_IFMT;
+	rec.task = task ? task->id : 0;
+	return ckpt_record_put(run, FD_PROC, &rec.base, err);
+}
+
+static int proc_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
+{
+	const Ckpt__Fd__Proc *rec = fd_record_need(run, "fd.proc", id, err);
+	const Ckpt__Fd__File *file = fd_record_need(run, "fd.file", id, err);
+	char buf[PATH_MAX];
+	const char *path;
+	struct stat st;
+	pid_t pid;
+
+	if (!rec || !file)
+		return -EBADMSG;
+	path = fd_image_path(&rec->path, buf, sizeof(buf));
+	if (!path || strncmp(path, "/proc", 5) != 0 || (path[5] && path[5] != '/') ||
+	    strstr(path, "/..") || path_owner(path, &pid) || !pid != !rec->task ||
+	    (rec->task && !fd_task_known(run, rec->task)) ||
+	    (rec->type != S_IFREG && rec->type != S_IFDIR) || file->flags & ~(uint32_t)FLAGS_OK ||
+	    file->pos < 0)
+		return fd_bad(err, "open file %u is not a valid file of /proc", id);
+	if (!pid && stat(path, &st))
+		return ckpt_unmet(run, CKPT_EXIT_FAILED, "restore on a kernel that has it",
+				  "%s: %s", path, ckpt_errno_name(errno));
+	return 0;
+}
+
+static int proc_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, struct ckpt_error *err)
+{
+	const Ckpt__Fd__Proc *rec = fd_record_need(run, "fd.proc", slot->file, err);
+	char buf[PATH_MAX];
+	const char *path = rec ? fd_image_path(&rec->path, buf, sizeof(buf)) : NULL;
+	const struct ckpt_task *task = rec ? ckpt_task_by_id(run, rec->task) : NULL;
+	CKPT_AUTO_FD int fd = -1;
+	struct stat st;
+	pid_t pid;
+
+	if (!path || path_owner(path, &pid) || (pid && (!task || task->pid != pid)))
+		return fd_bad(err, "open file %u has no valid path", slot->file);
+	fd = open(path, (slot->flags & FLAGS_OK) | O_CLOEXEC | O_NOCTTY);
+	if (fd < 0)
+		return ckpt_fail_sys(err, errno, "open(2) of %s with flags %#o", path, slot->flags);
+	if (fstat(fd, &st) || (st.st_mode & S_IFMT) != rec->type)
+		return ckpt_fail(err, EIO, "%s is no longer what it was", path);
+	return ckpt_steal_fd(&fd);
+}
+
+/* The kernel reads up to a position to find it: the task must be what it is to be. */
+static int proc_finish(struct ckpt_run *run, uint32_t id, struct ckpt_task *holder, int num,
+		       struct ckpt_error *err)
+{
+	const Ckpt__Fd__File *file = fd_record_need(run, "fd.file", id, err);
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = NULL;
+
+	if (!file)
+		return -EBADMSG;
+	if (!file->pos)
+		return 0;
+	s = ckpt_script_new(run, "fd.proc");
+	ckpt_script_add(s, SYS_lseek, CKPT_C(num), CKPT_C(file->pos), CKPT_C(SEEK_SET));
+	return ckpt_script_run(s, holder->threads[0], err);
+}
+
+const struct ckpt_fd_kind fd_kind_proc = {
+	.size = sizeof(struct ckpt_fd_kind),
+	.match = proc_match,
+	.survey = proc_survey,
+	.collect = proc_collect,
+	.plan = proc_plan,
+	.open = proc_open,
+	.finish = proc_finish,
+	.own_flags = true,
+	.own_pos = true,
+	.o_path = true,
+};
