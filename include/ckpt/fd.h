@@ -101,6 +101,16 @@ struct ckpt_fd_kind {
 
 #define CKPT_FD_POINT "fd"
 
+/*
+ * Files without a name that are open and mapped too: fd saves what they hold, so
+ * whoever saves mappings need not. There is a record "fd.memfd" or "fd.deleted" (one
+ * message: id, ends, name, size, dev, ino, seals) for each, whose dev and ino are
+ * those of the mapping at dump. After `files-installed` the file is to be had with
+ * ckpt_get_fd() from any task and number that "fd.table" has for one of its `ends`.
+ * Seals are set in the step fd.finish, after `threads-made`: a shared mapping of a file
+ * with F_SEAL_WRITE must be made through a read-only description, or the seal fails.
+ */
+
 #ifdef __cplusplus
 }
 #endif

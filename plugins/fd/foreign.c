@@ -61,8 +61,9 @@ static int scan_links(struct fd_state *st, size_t *cap, pid_t pid, DIR *dir)
 		f.socket = !strncmp(link, "socket:[", 8);
 		if (f.socket || !strncmp(link, "pipe:[", 6)) {
 			f.ino = strtoull(strchr(link, '[') + 1, NULL, 10);
-		} else if (st->has_fifo && link[0] == '/' &&
-			   !fstatat(dirfd(dir), d->d_name, &sb, 0) && S_ISFIFO(sb.st_mode)) {
+		} else if (st->has_private && link[0] == '/' &&
+			   !fstatat(dirfd(dir), d->d_name, &sb, 0) &&
+			   (S_ISFIFO(sb.st_mode) || (S_ISREG(sb.st_mode) && !sb.st_nlink))) {
 			f.dev = sb.st_dev;
 			f.ino = sb.st_ino;
 		} else {
@@ -102,9 +103,10 @@ static int scan_all(struct ckpt_run *run, struct fd_state *st, struct ckpt_error
 	int r = 0;
 
 	/* only then the files of strangers are worth a look */
-	for (size_t i = 0; i < st->n_files && !st->has_fifo; i++)
-		st->has_fifo = S_ISFIFO(st->files[i].first->st.st_mode) &&
-			       st->files[i].first->link[0] == '/';
+	for (size_t i = 0; i < st->n_files && !st->has_private; i++)
+		st->has_private = st->files[i].first->link[0] == '/' &&
+				  (S_ISFIFO(st->files[i].first->st.st_mode) ||
+				   !st->files[i].first->st.st_nlink);
 	if (!proc || !ours)
 		return ckpt_fail_sys(err, errno, "/proc");
 	for (size_t i = 0; i < n; i++)

@@ -23,6 +23,9 @@ enum fd_record {
 	FD_OPATH,
 	FD_PROC,
 	FD_ASYNC,
+	FD_DELETED,
+	FD_MEMFD,
+	FD_GHOST_END,
 };
 
 /* ---- what was found (dump, verify) ---------------------------------------- */
@@ -56,7 +59,7 @@ struct fd_file {
 
 /* The inode of a pipe, FIFO or socket that a process outside the tree has open. */
 struct fd_foreign {
-	uint64_t dev; /* of FIFOs, else 0 */
+	uint64_t dev; /* of FIFOs and files without a name, else 0 */
 	uint64_t ino;
 	pid_t pid;
 	int num;
@@ -77,13 +80,14 @@ struct fd_state {
 	size_t n, cap;
 	struct fd_file *files; /* by id */
 	size_t n_files;
-	struct fd_file **by_inode; /* by device, inode, id */
-	bool foreign_known, has_fifo;
-	struct fd_foreign *foreign; /* by inode */
+	struct fd_file **by_inode;	 /* by device, inode, id */
+	bool foreign_known, has_private; /* FIFOs, files without a name */
+	struct fd_foreign *foreign;	 /* by inode */
 	size_t n_foreign;
 	struct stat nameless[FD_NAMELESS]; /* an example of each */
 	dev_t plain_dev;		   /* an ordinary filesystem seen last */
 	int scratch[2], scratch_capacity;  /* a pipe to copy into; capacity 0: none */
+	struct ckpt_pages *pages;	   /* content; NULL: none yet. The engine closes it */
 	/* restore */
 	struct fd_stashed *stash;
 	size_t n_stash, cap_stash;
@@ -169,6 +173,23 @@ int fd_filesystem_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 /* Is it below /proc? Then it is the kind `proc`'s. */
 bool fd_below_proc(const struct ckpt_fd_found *f);
 
+/* ---- content of files without a name ------------------------------------------------ */
+
+#define FD_PAGE		4096ULL
+#define FD_DELETED_MARK " (deleted)"
+
+/* Is it a deleted file, one of O_TMPFILE, or a memfd? Then its name says nothing. */
+bool fd_is_ghost(const struct ckpt_fd_found *f);
+/* Save what the file holds; the lists are the caller's to free with fd_ghost_free(). */
+int fd_content_save(struct ckpt_run *run, int fd, Ckpt__Fd__Ghost *g, struct ckpt_error *err);
+int fd_xattrs_save(int fd, Ckpt__Fd__Ghost *g, struct ckpt_error *err);
+void fd_ghost_free(Ckpt__Fd__Ghost *g);
+int fd_content_check(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, struct ckpt_error *err);
+/* Into a new file. */
+int fd_content_restore(struct ckpt_run *run, int fd, const Ckpt__Fd__Ghost *g,
+		       struct ckpt_error *err);
+int fd_xattrs_restore(int fd, const Ckpt__Fd__Ghost *g, struct ckpt_error *err);
+
 /* ---- owner and signal ------------------------------------------------------------ */
 
 /* Refuse owners that cannot be saved. 0: nothing of that, or lost by permission. */
@@ -196,6 +217,8 @@ extern const struct ckpt_fd_kind fd_kind_regular;
 extern const struct ckpt_fd_kind fd_kind_device;
 extern const struct ckpt_fd_kind fd_kind_pipe;
 extern const struct ckpt_fd_kind fd_kind_fifo;
+extern const struct ckpt_fd_kind fd_kind_deleted;
+extern const struct ckpt_fd_kind fd_kind_memfd;
 extern const struct ckpt_fd_kind fd_kind_signalfd;
 extern const struct ckpt_fd_kind fd_kind_pidfd;
 extern const struct ckpt_fd_kind fd_kind_opath;

@@ -26,6 +26,8 @@ static const struct ckpt_feature features[] = {
 	{ "timerfd", "timerfds with remaining time and unread expirations" },
 	{ "epoll", "epolls with their targets" },
 	{ "fifo", "named FIFOs with content" },
+	{ "deleted", "files deleted while open, and those of O_TMPFILE, with content" },
+	{ "memfd", "memfds with content and seals" },
 	{ "signalfd", "signalfds with their masks" },
 	{ "pidfd", "pidfds of tasks in the tree, dead ones and reaped ones" },
 	{ "o-path", "O_PATH descriptors" },
@@ -49,6 +51,9 @@ static const struct ckpt_record_type records[] = {
 	{ FD_OPATH, "o-path", &ckpt__fd__opath__descriptor },
 	{ FD_PROC, "proc", &ckpt__fd__proc__descriptor },
 	{ FD_ASYNC, "async", &ckpt__fd__async__descriptor },
+	{ FD_DELETED, "deleted", &ckpt__fd__ghost__descriptor },
+	{ FD_MEMFD, "memfd", &ckpt__fd__ghost__descriptor },
+	{ FD_GHOST_END, "ghost-end", &ckpt__fd__ghost_end__descriptor },
 	{ 0, NULL, NULL },
 };
 
@@ -61,6 +66,13 @@ static const struct ckpt_field_rule rules[] = {
 	{ "Regular", "mtime_ns", CKPT_EQ_VOLATILE },
 	{ "Regular", "dev", CKPT_EQ_VOLATILE },
 	{ "Opath", "dev", CKPT_EQ_VOLATILE },
+	{ "Ghost", "dev", CKPT_EQ_VOLATILE },
+	{ "Ghost", "ino", CKPT_EQ_VOLATILE },
+	/* a name that is in use again by then is replaced by another */
+	{ "Ghost", "name", CKPT_EQ_VOLATILE },
+	{ "Ghost", "atime_ns", CKPT_EQ_VOLATILE },
+	{ "Ghost", "mtime_ns", CKPT_EQ_VOLATILE },
+	{ "Extent", "at", CKPT_EQ_VOLATILE },
 	{ "Opath", "ino", CKPT_EQ_VOLATILE },
 	{ NULL, NULL, CKPT_EQ_VOLATILE },
 };
@@ -109,6 +121,8 @@ static const struct ckpt_extension extensions[] = {
 	{ CKPT_FD_POINT, "timerfd", &fd_kind_timerfd },
 	{ CKPT_FD_POINT, "epoll", &fd_kind_epoll },
 	{ CKPT_FD_POINT, "fifo", &fd_kind_fifo },
+	{ CKPT_FD_POINT, "deleted", &fd_kind_deleted },
+	{ CKPT_FD_POINT, "memfd", &fd_kind_memfd },
 	{ CKPT_FD_POINT, "signalfd", &fd_kind_signalfd },
 	{ CKPT_FD_POINT, "pidfd", &fd_kind_pidfd },
 	{ CKPT_FD_POINT, "o-path", &fd_kind_opath },

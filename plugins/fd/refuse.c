@@ -8,10 +8,6 @@
 #include <sys/socket.h>
 #include <sys/sysmacros.h>
 
-#ifndef __O_TMPFILE
-#define __O_TMPFILE 020000000
-#endif
-
 static void object_of(const struct ckpt_fd_found *f, char *buf, size_t size)
 {
 	snprintf(buf, size, "fd %d (%s)", f->num, f->link);
@@ -52,9 +48,6 @@ int fd_refuse_detail(struct ckpt_run *run, const struct ckpt_fd_found *f, const 
 
 int fd_refuse_common(struct ckpt_run *run, const struct ckpt_fd_found *f)
 {
-	if (f->flags & __O_TMPFILE && f->st.st_nlink == 0)
-		return fd_refuse(run, f, "deleted", "O_TMPFILE files without a name are not saved",
-				 "link the file to a name before the dump");
 	if (strstr(f->fdinfo, "\nlock:"))
 		return fd_refuse(run, f, "locks",
 				 "locks and leases (POSIX, OFD, flock) are not saved yet",
@@ -82,7 +75,6 @@ static const struct name names[] = {
 	{ "anon_inode:[landlock", "landlock", "landlock rulesets are not saved" },
 	{ "anon_inode:kvm", "kvm", "virtual machines are not saved" },
 	{ "anon_inode:dma_buf", "dma-buf", "DMA buffers are not saved" },
-	{ "/memfd:", "memfd", "memfds are not saved yet" },
 	{ "/secretmem", "secretmem", "secret memory is not saved" },
 	{ "anon_inode:", "anon-inode", "this kind of object is not known to ckpt" },
 	{ "mnt:[", "namespace-fd", "descriptors of namespaces are not saved" },

@@ -47,8 +47,7 @@ static const struct {
 static bool regular_match(const struct ckpt_fd_found *f)
 {
 	return (S_ISREG(f->st.st_mode) || S_ISDIR(f->st.st_mode)) && f->link[0] == '/' &&
-	       !fd_below_proc(f) && strncmp(f->link, "/memfd:", 7) != 0 &&
-	       strncmp(f->link, "/secretmem", 10) != 0;
+	       !fd_below_proc(f) && !fd_is_ghost(f) && strncmp(f->link, "/secretmem", 10) != 0;
 }
 
 int fd_place_survey(struct ckpt_run *run, const struct ckpt_fd_found *f)
@@ -58,8 +57,9 @@ int fd_place_survey(struct ckpt_run *run, const struct ckpt_fd_found *f)
 
 	/* a directory keeps one link when it is removed on some filesystems: the name decides */
 	if (!f->st.st_nlink)
-		return fd_refuse(run, f, "deleted", "files deleted while open are not saved yet",
-				 "allow the loss, or let the program close the file");
+		return fd_refuse(run, f, "deleted",
+				 "only regular files are saved when they were deleted",
+				 "allow the loss, or let the program close it");
 	/* O_PATH has symbolic links too; a link of /proc leads to none */
 	if (lstat(f->link, &st))
 		return fd_refuse(run, f, "path", "the path does not lead to the file for ckpt",

@@ -34,7 +34,7 @@ void fd_found_clear(struct fd_state *st)
 	st->by_inode = NULL;
 	st->foreign = NULL;
 	st->n = st->cap = st->n_files = st->n_foreign = 0;
-	st->foreign_known = st->has_fifo = false;
+	st->foreign_known = st->has_private = false;
 }
 
 void fd_state_free(void *state)
@@ -111,6 +111,8 @@ SAME_HEAD(Ckpt__Fd__Pidfd);
 SAME_HEAD(Ckpt__Fd__Opath);
 SAME_HEAD(Ckpt__Fd__Proc);
 SAME_HEAD(Ckpt__Fd__Async);
+SAME_HEAD(Ckpt__Fd__Ghost);
+SAME_HEAD(Ckpt__Fd__GhostEnd);
 
 ssize_t fd_record_index(struct ckpt_run *run, const char *type, uint32_t id)
 {

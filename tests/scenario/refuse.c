@@ -162,7 +162,9 @@ static void packet(void)
 
 static void memfd(void)
 {
-	MUST(memfd_create("refused", 0));
+	int fd = memfd_create("refused", MFD_HUGETLB);
+	if (fd < 0)
+		victim_skip("memfd_create of huge pages: %s", strerror(errno));
 }
 
 /* Somebody who is not of the tree has the master, and ends with the last slave. */
@@ -185,10 +187,19 @@ static void pty_outside(void)
 	close(master);
 }
 
-static void deleted_file(void)
+static void deleted_directory(void)
 {
-	temporary_file("deleted");
-	MUST(unlink(victim_path("deleted")));
+	char *path = victim_path("deleted");
+	MUST(mkdir(path, 0700));
+	MUST(open(path, O_RDONLY | O_DIRECTORY));
+	MUST(rmdir(path));
+}
+
+static void renamed_link(void)
+{
+	temporary_file("one");
+	MUST(link(victim_path("one"), victim_path("two")));
+	MUST(unlink(victim_path("one")));
 }
 
 static void flock_lock(void)
@@ -428,9 +439,10 @@ static const struct mode {
 	{ "raw-socket", raw_socket, "(raw|RAW|protocol)" },
 	{ "netlink", netlink, "(netlink|NETLINK)" },
 	{ "packet", packet, "(packet|PACKET)" },
-	{ "memfd", memfd, "memfd" },
+	{ "memfd-huge", memfd, "memfd" },
 	{ "pty-outside", pty_outside, "(pty|pts|ptmx|terminal)" },
-	{ "deleted-file", deleted_file, "deleted" },
+	{ "deleted-directory", deleted_directory, "deleted" },
+	{ "other-link", renamed_link, "does not lead to the file" },
 	{ "flock", flock_lock, "(lock|FLOCK)" },
 	{ "posix-lock", posix_lock, "(lock|POSIX)" },
 	{ "ofd-lock", ofd_lock, "(lock|OFD)" },
