@@ -36,6 +36,7 @@ def main():
     if os.geteuid():
         sys.exit("the tests need root")
     proc.become_subreaper()
+    proc.own_ipc_namespace()
     run = context.Context(args.build, args.quick, args.seed)
     results = report.Report(args.only)
     print(f"seed {args.seed}", flush=True)

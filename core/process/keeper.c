@@ -10,7 +10,7 @@
  * somebody else makes the segments and holds on to them for these moments. The
  * keeper is in a session of its own (a signal to our process group does not
  * reach it), has no descriptor but the socket that tells it of our end, and
- * goes away a second after us.
+ * goes away a moment after us.
  */
 #include <errno.h>
 #include <linux/close_range.h>
@@ -22,6 +22,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <ckpt/cleanup.h>
@@ -62,6 +63,7 @@ static int make(const struct request *rq)
 
 static void __attribute__((noreturn)) keep(int sock)
 {
+	const struct timespec linger = { 0, 250000000 };
 	struct request rq;
 	sigset_t all;
 	ssize_t n;
@@ -80,7 +82,7 @@ static void __attribute__((noreturn)) keep(int sock)
 		if (send(0, &reply, sizeof(reply), MSG_NOSIGNAL) < 0)
 			break;
 	}
-	sleep(1);
+	nanosleep(&linger, NULL);
 	_exit(0);
 }
 

@@ -112,7 +112,7 @@ static int seize_thread(struct scan *s, struct ckpt_thread *th, struct ckpt_erro
 		return fail_seize(th, e, err);
 	}
 	s->ps->seized = true;
-	th->agent->state = THREAD_STOPPED;
+	th->agent->state = THREAD_SEIZED;
 	/*
 	 * A task that is stopped by a signal reports that by itself; an
 	 * additional interrupt would stay pending and surface later.
@@ -144,7 +144,10 @@ static int collect_stop(struct ckpt_thread *th, struct ckpt_error *err)
 			return ckpt_fail_sys(err, r, "thread %d: waitpid(2)", (int)th->tid);
 		if (is_event_stop(status)) {
 			th->task->stopped |= WSTOPSIG(status) != SIGTRAP;
-			return rollback(th, err);
+			r = rollback(th, err);
+			if (!r)
+				th->agent->state = THREAD_STOPPED;
+			return r;
 		}
 		/* a signal was on its way: let it be delivered, the interrupt is still pending */
 		if (ptrace(PTRACE_CONT, th->tid, NULL, status >> 16 ? 0L : WSTOPSIG(status)))
@@ -353,8 +356,12 @@ int proc_seize(struct proc_set *ps, pid_t root, struct ckpt_error *err)
 static int detach(struct ckpt_thread *th)
 {
 	struct ckpt_agent *a = th->agent;
+	struct ckpt_error ignored = { 0 };
 
-	if (a->state != THREAD_STOPPED)
+	/* the seizure failed half-way: its stop is made invisible all the same */
+	if (a->state == THREAD_SEIZED)
+		collect_stop(th, &ignored);
+	if (a->state != THREAD_STOPPED && a->state != THREAD_SEIZED)
 		return 0;
 	a->state = THREAD_FREE;
 	if (a->stop_pending)

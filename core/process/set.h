@@ -16,6 +16,7 @@
 /* Where a thread is, as far as we know. */
 enum thread_state {
 	THREAD_FREE,	/* not ours (scanned only, or let go) */
+	THREAD_SEIZED,	/* its stop is under way, or not yet made invisible */
 	THREAD_STOPPED, /* in a ptrace stop, its registers its own */
 	THREAD_SEATED,	/* running the agent's loop */
 	THREAD_GONE,	/* exited under us */

@@ -13,31 +13,32 @@ from lib.victim import Victim
 
 
 class Outside:
-    """What a dead ckpt might leave outside of any process. Others may be at work on the machine, so a
-    segment counts if ckpt made it, and what is there a moment only does not count."""
+    """What a dead ckpt might leave outside of any process. What is there a moment only does not count:
+    others may be at work on the machine, and ckpt's keeper goes away a little after it."""
 
     def __init__(self):
-        self.before = self.look()
+        self.before, self.children = self.look(), our_children()
 
     @staticmethod
     def look():
-        """Everything that has a name: files in memory, and our mounts."""
+        """Everything that has a name: files in memory, our mounts, segments of our ipc namespace."""
         mounts = {f"mount {line.split()[4]}" for line in proc.read("/proc/self/mountinfo").splitlines()}
-        return mounts | {f"/dev/shm/{name}" for name in os.listdir("/dev/shm")
-                         if not name.startswith("ckpt-bench-")}
+        segments = {f"System V segment {line.split()[1]}"
+                    for line in proc.read("/proc/sysvipc/shm").splitlines()[1:]}
+        return mounts | segments | {f"/dev/shm/{name}" for name in os.listdir("/dev/shm")
+                                    if not name.startswith("ckpt-bench-")}
 
-    def left(self, pid):
-        """What is new since the beginning, or was made by the process."""
-        segments = [line.split() for line in proc.read("/proc/sysvipc/shm").splitlines()[1:]]
-        return sorted(self.look() - self.before) + [
-            f"System V segment {fields[1]}" for fields in segments if int(fields[4]) == pid]
+    def left(self):
+        """What is new since the beginning, processes that ended up with us included."""
+        return (sorted(self.look() - self.before)
+                + [f"process {pid}" for pid in our_children() - self.children])
 
-    def expect_nothing(self, pid, when):
+    def expect_nothing(self, when):
         """Fails the test if something stays."""
         try:
-            proc.wait_until("", lambda: not self.left(pid), 3)
+            proc.wait_until("", lambda: not self.left(), 3)
         except proc.Timeout as timeout:
-            raise Failure(f"{when}: left behind: {', '.join(self.left(pid))}") from timeout
+            raise Failure(f"{when}: left behind: {', '.join(self.left())}") from timeout
 
 
 def our_children():
@@ -102,7 +103,7 @@ def dumps(ckpt, test, program, kills, seed):
     chance = random.Random(seed)
     victim = Victim(test, program)
     held, image = Held(victim), test.dir / "image"
-    before, outside, children = held.inventory("built"), Outside(), our_children()
+    before, outside = held.inventory("built"), Outside()
 
     def dump(*args):
         shutil.rmtree(image, ignore_errors=True)
@@ -122,8 +123,7 @@ def dumps(ckpt, test, program, kills, seed):
             raise Failure(f"{when}: {timeout}") from timeout
         differences = inventory.compare(before, held.inventory(when))
         expect(not differences, f"{when}: the victim has changed: {differences[:2]}")
-        outside.expect_nothing(child.pid, when)
-        expect(our_children() == children, f"{when}: new processes: {our_children() - children}")
+        outside.expect_nothing(when)
     dump()
     victim.check("after a last, undisturbed dump")
     return f"{kills} kills, {interrupted} of them at work, within {duration * 1000:.0f} ms"
@@ -138,7 +138,7 @@ def restores(ckpt, test, program, kills, seed):
     pids = proc.tree(victim.pid)
     ckpt.dump(test, victim.pid, image)
     proc.wait_gone(pids)
-    outside, children = Outside(), our_children()
+    outside = Outside()
 
     def whole(when):
         victim.checks = checks
@@ -171,6 +171,5 @@ def restores(ckpt, test, program, kills, seed):
         if proc.exists(victim.pid):
             whole(when)
             completed += 1
-        outside.expect_nothing(child.pid, when)
-        expect(our_children() == children, f"{when}: new processes: {our_children() - children}")
+        outside.expect_nothing(when)
     return f"{kills} kills, {completed} came too late, within {duration * 1000:.0f} ms"

@@ -12,6 +12,14 @@ class Timeout(Exception):
     """Something did not happen in time."""
 
 
+def own_ipc_namespace():
+    """Segments and queues in here are those of our tests, and nobody else's."""
+    clone_newipc = 0x08000000
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(clone_newipc):
+        raise OSError(ctypes.get_errno(), "unshare(CLONE_NEWIPC)")
+
+
 def become_subreaper():
     """Orphans of the tests become our children: nobody else reaps them in time."""
     libc = ctypes.CDLL(None, use_errno=True)

@@ -235,6 +235,8 @@ static int open_ns(pid_t pid)
 	return MUST(open(path, O_RDONLY | O_CLOEXEC));
 }
 
+static pthread_barrier_t wandered;
+
 static void *wander(void *unused)
 {
 	int ns = open_ns(namespace_init);
@@ -242,6 +244,7 @@ static void *wander(void *unused)
 	MUST(setns(ns, CLONE_NEWPID));
 	close(ns);
 	MUST(prctl(PR_SET_NAME, "wandered"));
+	pthread_barrier_wait(&wandered);
 	sleep_forever();
 }
 
@@ -249,7 +252,9 @@ static void wander_off(void)
 {
 	pthread_t thread;
 
+	MUST_ZERO(pthread_barrier_init(&wandered, NULL, 2));
 	MUST_ZERO(pthread_create(&thread, NULL, wander, NULL));
+	pthread_barrier_wait(&wandered);
 }
 
 static int outside_fds[2];

@@ -23,6 +23,7 @@ def main():
     parser.add_argument("--seed", type=int, default=int(time.time()))
     args = parser.parse_args()
     proc.become_subreaper()
+    proc.own_ipc_namespace()
     run = context.Context(args.build, False, args.seed)
     function = killing.dumps if args.run == "dump" else killing.restores
     results = report.Report()
