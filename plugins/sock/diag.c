@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* The kernel's list of unix sockets: who is whose peer, what waits, where they are bound. */
-#include "internal.h"
+#include "unix.h"
 
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <linux/sock_diag.h>
 #include <linux/unix_diag.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 static int by_ino(const void *va, const void *vb)
@@ -31,6 +32,11 @@ static void take_attr(struct sock_unix_diag *d, struct rtattr *a)
 		d->has_file = true;
 		d->file_ino = v[0];
 		d->file_dev = v[1];
+		break;
+	case UNIX_DIAG_NAME:
+		d->name_len = (uint8_t)(RTA_PAYLOAD(a) < sizeof(d->name) ? RTA_PAYLOAD(a)
+									 : sizeof(d->name));
+		memcpy(d->name, RTA_DATA(a), d->name_len);
 		break;
 	case UNIX_DIAG_SHUTDOWN:
 		d->shutdown = *(const uint8_t *)RTA_DATA(a);
@@ -92,7 +98,8 @@ static int ask(int nl)
 		       .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP },
 		.r = { .sdiag_family = AF_UNIX,
 		       .udiag_states = UINT32_MAX,
-		       .udiag_show = UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN | UDIAG_SHOW_VFS },
+		       .udiag_show = UDIAG_SHOW_NAME | UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN |
+				     UDIAG_SHOW_VFS },
 	};
 
 	return send(nl, &q, sizeof(q), 0) == sizeof(q) ? 0 : -errno;
@@ -132,6 +139,25 @@ const struct sock_unix_diag *sock_unix_find(const struct sock_state *st, uint64_
 	struct sock_unix_diag key = { .ino = (uint32_t)ino };
 
 	return st->n_diag ? bsearch(&key, st->diag, st->n_diag, sizeof(key), by_ino) : NULL;
+}
+
+const struct sock_unix_diag *sock_unix_listener(const struct sock_state *st, int type,
+						const struct sock_name *n)
+{
+	for (size_t i = 0; i < st->n_diag; i++) {
+		const struct sock_unix_diag *d = &st->diag[i];
+		struct sockaddr_un a = { .sun_family = AF_UNIX };
+		struct sock_name other;
+
+		if (d->state != TCP_LISTEN || d->type != type)
+			continue;
+		memcpy(a.sun_path, d->name, d->name_len);
+		if (sock_name_take(&a, offsetof(struct sockaddr_un, sun_path) + d->name_len,
+				   &other) &&
+		    sock_name_same(&other, n))
+			return d;
+	}
+	return NULL;
 }
 
 unsigned sock_in_flight(const struct ckpt_fd_found *f)

@@ -16,6 +16,7 @@ enum sock_record {
 	SOCK_UNIX_END,
 };
 
+#define SOCK_SO_PASSPIDFD 76 /* SO_PASSPIDFD, which older headers lack */
 /* The only flags of F_GETFL that a socket has. */
 #define SOCK_FLAGS (O_RDWR | O_NONBLOCK)
 
@@ -24,7 +25,8 @@ struct sock_unix_diag {
 	uint8_t type, state, shutdown;
 	bool has_file;
 	uint32_t file_ino, file_dev;
-	uint32_t pending, backlog; /* listening ones */
+	uint32_t pending, backlog;   /* listening ones */
+	uint8_t name[108], name_len; /* sun_path as bound, with the NUL of a path */
 };
 
 /* A descriptor of the engine that was made with another and waits for its turn. */
@@ -54,6 +56,9 @@ struct sock_state {
 	/* restore */
 	struct sock_stashed *stash;
 	size_t n_stash, cap_stash;
+	/* duplicates of sockets that others still need, until all descriptors are installed */
+	struct sock_stashed *kept;
+	size_t n_kept, cap_kept;
 	char **made; /* names of sockets, to be removed if the restore fails */
 	size_t n_made, cap_made;
 };
@@ -99,6 +104,12 @@ bool sock_task_known(struct ckpt_run *run, uint32_t id);
 int sock_stash_put(struct sock_state *st, uint32_t id, int fd, struct ckpt_error *err);
 /* -1: nothing there. */
 int sock_stash_take(struct sock_state *st, uint32_t id);
+
+/* Keep a duplicate of an image's socket; look it up: -1 or a descriptor that is not to be closed.
+ */
+int sock_keep(struct sock_state *st, uint32_t id, int fd, struct ckpt_error *err);
+int sock_kept(const struct sock_state *st, uint32_t id);
+void sock_kept_close(struct sock_state *st);
 
 /* Remember a path that a socket was bound to, for the undo of the plugin's step. */
 int sock_note_made(struct sock_state *st, const char *path);
@@ -169,5 +180,6 @@ extern const struct ckpt_fd_kind sock_kind_tcp;
 extern const struct ckpt_fd_kind sock_kind_udp;
 extern const struct ckpt_fd_kind sock_kind_unix_listen;
 extern const struct ckpt_fd_kind sock_kind_unix_pair;
+extern const struct ckpt_fd_kind sock_kind_unix_stream;
 
 #endif

@@ -12,6 +12,7 @@ static const struct ckpt_feature features[] = {
 	{ "udp", "UDP sockets, bound, connected or neither" },
 	{ "unix-listen", "listening unix sockets, named and abstract" },
 	{ "unix-pair", "socketpairs with queued data" },
+	{ "unix-stream", "unix stream and seqpacket sockets: connected by a name, bound, or new" },
 	{ NULL, NULL },
 };
 
@@ -28,6 +29,7 @@ static const struct ckpt_extension extensions[] = {
 	{ CKPT_FD_POINT, "udp", &sock_kind_udp },
 	{ CKPT_FD_POINT, "unix-listen", &sock_kind_unix_listen },
 	{ CKPT_FD_POINT, "unix-pair", &sock_kind_unix_pair },
+	{ CKPT_FD_POINT, "unix-stream", &sock_kind_unix_stream },
 	{ NULL, NULL, NULL },
 };
 
@@ -65,6 +67,16 @@ static int names(struct ckpt_run *run, struct ckpt_error *err)
 	return sock_state(run) ? 0 : ckpt_fail(err, ENOMEM, "out of memory");
 }
 
+static int settle(struct ckpt_run *run, struct ckpt_error *err)
+{
+	struct sock_state *st = sock_state(run);
+
+	if (!st)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	sock_kept_close(st);
+	return 0;
+}
+
 static void names_undo(struct ckpt_run *run)
 {
 	struct sock_state *st = sock_state(run);
@@ -93,6 +105,12 @@ static const struct ckpt_step steps[] = {
 	  .before = LIST("tasks-placed"),
 	  .fn = names,
 	  .undo = names_undo },
+	{ .runs = CKPT_RESTORE,
+	  .name = "settle",
+	  .help = "let go of the sockets that others were made with",
+	  .after = LIST("files-installed"),
+	  .before = LIST("sealed"),
+	  .fn = settle },
 	{ .name = NULL },
 };
 

@@ -29,27 +29,59 @@ void sock_state_free(void *state)
 		close(st->stash[i].fd);
 	for (size_t i = 0; i < st->n_made; i++)
 		free(st->made[i]);
+	sock_kept_close(st);
 	free(st->diag);
+	free(st->kept);
 	free(st->stash);
 	free(st->made);
 	free(st);
 }
 
-int sock_stash_put(struct sock_state *st, uint32_t id, int fd, struct ckpt_error *err)
+static int put(struct sock_stashed **list, size_t *n, size_t *cap, uint32_t id, int fd,
+	       struct ckpt_error *err)
 {
-	if (st->n_stash == st->cap_stash) {
-		size_t cap = st->cap_stash ? st->cap_stash * 2 : 16;
-		struct sock_stashed *more = realloc(st->stash, cap * sizeof(*more));
+	if (*n == *cap) {
+		size_t want = *cap ? *cap * 2 : 16;
+		struct sock_stashed *more = realloc(*list, want * sizeof(*more));
 
 		if (!more) {
 			close(fd);
 			return ckpt_fail(err, ENOMEM, "out of memory");
 		}
-		st->stash = more;
-		st->cap_stash = cap;
+		*list = more;
+		*cap = want;
 	}
-	st->stash[st->n_stash++] = (struct sock_stashed){ id, fd };
+	(*list)[(*n)++] = (struct sock_stashed){ id, fd };
 	return 0;
+}
+
+int sock_keep(struct sock_state *st, uint32_t id, int fd, struct ckpt_error *err)
+{
+	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+
+	if (copy < 0)
+		return ckpt_fail_sys(err, errno, "F_DUPFD_CLOEXEC");
+	return put(&st->kept, &st->n_kept, &st->cap_kept, id, copy, err);
+}
+
+int sock_kept(const struct sock_state *st, uint32_t id)
+{
+	for (size_t i = 0; i < st->n_kept; i++)
+		if (st->kept[i].id == id)
+			return st->kept[i].fd;
+	return -1;
+}
+
+void sock_kept_close(struct sock_state *st)
+{
+	for (size_t i = 0; i < st->n_kept; i++)
+		close(st->kept[i].fd);
+	st->n_kept = 0;
+}
+
+int sock_stash_put(struct sock_state *st, uint32_t id, int fd, struct ckpt_error *err)
+{
+	return put(&st->stash, &st->n_stash, &st->cap_stash, id, fd, err);
 }
 
 int sock_stash_take(struct sock_state *st, uint32_t id)

@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* socketpair(2): both ends in the tree, or one that is left over from a closed other. */
-#include "internal.h"
+#include "unix.h"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <stdio.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
-
-/* the bits of the kernel's sk_shutdown */
-#define NO_RECV 1
-#define NO_SEND 2
 
 static bool unnamed(int fd, bool peer)
 {
@@ -29,141 +22,38 @@ static bool unix_pair_match(const struct ckpt_fd_found *f)
 	       unnamed(f->fd, true);
 }
 
-/* The file of the other end, 0 if it is closed (or left out). */
-static uint32_t peer_file(struct ckpt_run *run, const struct ckpt_fd_found *f,
-			  const struct sock_unix_diag *d)
-{
-	bool out;
-	uint32_t id = d->peer ? f->tree->of_inode(run, f->st.st_dev, d->peer, &out) : 0;
-
-	return id && !out ? id : 0;
-}
-
-/* Any look at messages takes the error away; a stream's bytes can be counted first. */
-static bool has_error(const struct ckpt_fd_found *f)
-{
-	struct pollfd p = { .fd = f->fd };
-
-	return f->type != SOCK_STREAM && poll(&p, 1, 0) == 1 && p.revents & POLLERR;
-}
-
 static int unix_pair_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			    struct ckpt_error *err)
 {
-	struct sock_state *st = sock_state(run);
 	const struct sock_unix_diag *d;
-	bool out;
-	int r = sock_survey(run, f, err);
+	int r;
 
-	if (!r)
-		r = sock_unix_diag(st, err);
-	if (r)
-		return r;
-	d = sock_unix_find(st, f->st.st_ino);
-	if (!d)
-		return sock_refuse(run, f, "unix", "the kernel does not list this socket",
-				   "unix_diag is needed");
-	if (d->peer && !f->tree->of_inode(run, f->st.st_dev, d->peer, &out))
-		return sock_refuse_peer(run, f, d->peer, err);
-	if (has_error(f))
-		return sock_refuse(run, f, "socket-error",
-				   "an error waits to be reported, which hides the queue behind it",
-				   "let the program receive it before the dump");
-	if (sock_in_flight(f))
-		return sock_refuse(run, f, "scm-rights",
-				   "descriptors wait in its queue (SCM_RIGHTS)",
-				   "try again when the program has received them");
-	return sock_creator_survey(run, f);
-}
-
-/* A sender that is not in the tree cannot be named again. */
-static int check_senders(const Ckpt__Sock__UnixEnd *end, struct ckpt_error *err)
-{
-	for (size_t i = 0; i < end->n_queue; i++)
-		if (end->queue[i]->sender && !end->queue[i]->sender->task)
-			return ckpt_fail_as(err, CKPT_EXIT_REFUSED, EOPNOTSUPP,
-					    "a queued message carries the ids of a process that "
-					    "is not in the tree");
-	return 0;
+	d = sock_end_find(run, f, &r, err);
+	if (d)
+		r = sock_end_survey(run, f, d, err);
+	return r ? r : sock_creator_survey(run, f);
 }
 
 static int unix_pair_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			     struct ckpt_error *err)
 {
-	const struct sock_state *st = sock_state(run);
-	const struct sock_unix_diag *d = sock_unix_find(st, f->st.st_ino);
-	struct pollfd p = { .fd = f->fd };
+	const struct sock_unix_diag *d = sock_unix_find(sock_state(run), f->st.st_ino);
 	Ckpt__Sock__UnixEnd rec = CKPT__SOCK__UNIX_END__INIT;
-	uint32_t peer;
-	Ckpt__Sock__Credentials creator;
-	Ckpt__Sock__Owner owner;
-	struct sock_options options;
-	int r;
 
-	if (!d || poll(&p, 1, 0) < 0)
-		return ckpt_fail(err, EPROTO, "reading a socketpair");
-	peer = peer_file(run, f, d);
-	rec.id = f->file;
-	rec.type = (uint32_t)f->type;
-	rec.peer = peer;
-	/* SO_ERROR would take the error away */
-	rec.reset = !peer && p.revents & POLLERR;
-	rec.shutdown = d->shutdown;
-	sock_creator_of(run, f->fd, &creator);
-	sock_owner_of(&f->st, &owner);
-	if (sock_options_read(sock_state(run), f, &options, err))
-		return -err->err;
-	rec.creator = &creator;
-	rec.owner = &owner;
-	rec.options = options.ptr;
-	rec.n_options = options.n;
-	r = sock_queue_read(run, f->fd, (int)rec.type, &rec, err);
-	if (!r)
-		r = check_senders(&rec, err);
-	if (!r)
-		r = ckpt_record_put(run, SOCK_UNIX_END, &rec.base, err);
-	sock_queue_free(&rec);
-	return r;
+	return sock_end_collect(run, f, d, &rec, err);
 }
 
 /* ---- restore ---------------------------------------------------------------------- */
 
-static int plan_queue(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec, struct ckpt_error *err)
-{
-	for (size_t i = 0; i < rec->n_queue; i++) {
-		const Ckpt__Sock__UnixMessage *m = rec->queue[i];
-		int r = m->sender ? sock_creator_check(run, m->sender, rec->id, err) : 0;
-
-		if (r)
-			return r;
-		if (m->sender && !m->sender->task)
-			return sock_bad(err, "a message for open file %u has no sender", rec->id);
-		if (!m->data.len && rec->type == SOCK_STREAM)
-			return sock_bad(err, "a message for open file %u is empty", rec->id);
-	}
-	return 0;
-}
-
 static int unix_pair_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
 	const Ckpt__Sock__UnixEnd *rec = sock_record_need(run, "sock.unix-end", id, err);
-	const Ckpt__Sock__UnixEnd *peer;
-	int r;
 
 	if (!rec)
 		return -EBADMSG;
-	peer = rec->peer ? sock_record(run, "sock.unix-end", rec->peer) : NULL;
-	if (rec->peer && (!peer || peer->peer != id || peer->type != rec->type || rec->peer == id))
-		return sock_bad(err, "open file %u has no valid other end", id);
-	if ((rec->type != SOCK_STREAM && rec->type != SOCK_DGRAM && rec->type != SOCK_SEQPACKET) ||
-	    rec->shutdown > (NO_RECV | NO_SEND))
+	if (rec->name || rec->peer_name || rec->accepted || rec->listener || rec->form != SOCK_PAIR)
 		return sock_bad(err, "open file %u is not a valid socketpair", id);
-	r = sock_owner_check(rec->owner, id, err);
-	if (!r)
-		r = sock_creator_check(run, rec->creator, id, err);
-	if (!r)
-		r = sock_options_check(rec->options, rec->n_options, id, err);
-	return r ? r : plan_queue(run, rec, err);
+	return sock_end_plan(run, rec, err);
 }
 
 /*
@@ -196,7 +86,8 @@ static void gather(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec, size_t 
 	     i < n && b->n < max; i++) {
 		const Ckpt__Sock__UnixEnd *e = ckpt_record_at(run, "sock.unix-end", i);
 
-		if (!same_creator(e->creator, rec->creator) || (e->peer && e->peer < e->id))
+		if (e->form != SOCK_PAIR || !same_creator(e->creator, rec->creator) ||
+		    (e->peer && e->peer < e->id))
 			continue;
 		b->sv[b->n][0] = b->sv[b->n][1] = -1;
 		b->end[b->n++] = e;
@@ -253,55 +144,6 @@ static int make_pairs(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec, stru
 	return 0;
 }
 
-static int shut(int fd, uint32_t bits, struct ckpt_error *err)
-{
-	if (bits & NO_RECV && shutdown(fd, SHUT_RD))
-		return ckpt_fail_sys(err, errno, "shutdown(2)");
-	if (bits & NO_SEND && shutdown(fd, SHUT_WR))
-		return ckpt_fail_sys(err, errno, "shutdown(2)");
-	return 0;
-}
-
-/* Queues first: neither a shutdown nor the options of the living may be in their way. */
-static int fill_pair(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *end, int fd,
-		     const Ckpt__Sock__UnixEnd *peer, int other, struct ckpt_error *err)
-{
-	int r = sock_queue_write(run, other, end, err);
-
-	if (!r && peer)
-		r = sock_queue_write(run, fd, peer, err);
-	if (!r && end->reset && send(fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) != 1)
-		r = ckpt_fail_sys(err, errno, "send(2)");
-	if (!r)
-		r = shut(fd, end->shutdown, err);
-	if (!r && peer)
-		r = shut(other, peer->shutdown, err);
-	if (!r)
-		r = sock_options_apply(fd, end->options, end->n_options, err);
-	if (!r && peer)
-		r = sock_options_apply(other, peer->options, peer->n_options, err);
-	if (!r)
-		r = sock_owner_apply(fd, end->owner, err);
-	if (!r && peer)
-		r = sock_owner_apply(other, peer->owner, err);
-	return r;
-}
-
-/* Fill a pair and put both ends where unix_pair_open() finds them. */
-static int finish_pair(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *end, int sv[2],
-		       struct ckpt_error *err)
-{
-	const Ckpt__Sock__UnixEnd *peer =
-		end->peer ? sock_record(run, "sock.unix-end", end->peer) : NULL;
-	struct sock_state *st = sock_state(run);
-	int r = fill_pair(run, end, sv[0], peer, sv[1], err);
-
-	if (r)
-		return r;
-	r = sock_stash_put(st, end->id, ckpt_steal_fd(&sv[0]), err);
-	return !r && peer ? sock_stash_put(st, peer->id, ckpt_steal_fd(&sv[1]), err) : r;
-}
-
 static int unix_pair_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 			  struct ckpt_error *err)
 {
@@ -314,7 +156,7 @@ static int unix_pair_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 	r = make_pairs(run, rec, &b, err);
 	for (size_t i = 0; i < b.n; i++) {
 		if (!r)
-			r = finish_pair(run, b.end[i], b.sv[i], err);
+			r = sock_end_finish(run, b.end[i], b.sv[i], err);
 		for (int k = 0; k < 2; k++)
 			if (b.sv[i][k] >= 0)
 				close(b.sv[i][k]);

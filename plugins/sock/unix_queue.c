@@ -4,7 +4,7 @@
  * read by MSG_PEEK with SO_PEEK_OFF, which takes nothing out, and put back by
  * sending it from the other end.
  */
-#include "internal.h"
+#include "unix.h"
 
 #include <poll.h>
 #include <sys/ioctl.h>
@@ -182,12 +182,15 @@ int sock_queue_read(struct ckpt_run *run, int fd, int type, Ckpt__Sock__UnixEnd 
 
 /* ---- restore ---------------------------------------------------------------------- */
 
-static ssize_t send_message(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixMessage *m,
-			    size_t from)
+ssize_t sock_message_send(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixMessage *m,
+			  size_t from, const struct sockaddr_un *to, socklen_t to_len)
 {
 	struct iovec iov = { m->data.data + from, m->data.len - from };
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(struct ucred))] = { 0 };
-	struct msghdr h = { .msg_iov = &iov, .msg_iovlen = 1 };
+	struct msghdr h = { .msg_name = (void *)(uintptr_t)to,
+			    .msg_namelen = to_len,
+			    .msg_iov = &iov,
+			    .msg_iovlen = 1 };
 	const struct ckpt_task *t =
 		m->sender && m->sender->task ? ckpt_task_by_id(run, m->sender->task) : NULL;
 
@@ -216,7 +219,7 @@ static int send_all(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixEnd *to,
 		size_t at = 0;
 
 		do {
-			ssize_t put = send_message(run, fd, m, at);
+			ssize_t put = sock_message_send(run, fd, m, at, NULL, 0);
 
 			if (put < 0)
 				return ckpt_fail_sys(err, errno,

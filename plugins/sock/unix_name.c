@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: MIT */
+/* What unix sockets are bound to: paths and abstract names. */
+#include "unix.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/sysmacros.h>
+
+#ifndef SIOCUNIXFILE
+#define SIOCUNIXFILE 0x89E0
+#endif
+
+#define PATH_OFFSET offsetof(struct sockaddr_un, sun_path)
+/* a directory and a name in it */
+#define FULL_SIZE (PATH_MAX + SOCK_NAME_SIZE + 2)
+
+/* ---- looking ------------------------------------------------------------------------ */
+
+bool sock_name_take(const struct sockaddr_un *a, size_t len, struct sock_name *n)
+{
+	memset(n, 0, sizeof(*n));
+	if (len <= PATH_OFFSET || len > sizeof(*a))
+		return false;
+	len -= PATH_OFFSET;
+	n->abstract = !a->sun_path[0];
+	n->len = n->abstract ? len - 1 : strnlen(a->sun_path, len);
+	memcpy(n->text, a->sun_path + n->abstract, n->len);
+	return true;
+}
+
+int sock_name_read(int fd, bool peer, struct sock_name *n)
+{
+	struct sockaddr_un a = { 0 };
+	socklen_t len = sizeof(a);
+	int r = peer ? getpeername(fd, (struct sockaddr *)&a, &len)
+		     : getsockname(fd, (struct sockaddr *)&a, &len);
+
+	if (r)
+		return -errno;
+	/* the longest path has no room for its NUL, which the length counts */
+	return sock_name_take(&a, len > sizeof(a) ? sizeof(a) : len, n);
+}
+
+bool sock_name_same(const struct sock_name *a, const struct sock_name *b)
+{
+	return a->len == b->len && a->abstract == b->abstract && !memcmp(a->text, b->text, a->len);
+}
+
+int sock_unix_file(int fd)
+{
+	return ioctl(fd, SIOCUNIXFILE);
+}
+
+static bool leads_to(const char *path, const struct stat *st)
+{
+	struct stat now;
+
+	return !stat(path, &now) && st->st_dev == now.st_dev && st->st_ino == now.st_ino;
+}
+
+/* Where a relative name begins. false: its file is somewhere where that cannot be told. */
+static bool locate_relative(int file, struct sock_name *n)
+{
+	char link[40], path[PATH_MAX];
+	ssize_t len;
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", file);
+	len = readlink(link, path, sizeof(path) - 1);
+	if (len < 0)
+		return false;
+	path[len] = '\0';
+	/* removed since: only the name is left */
+	if (!leads_to(path, &n->st))
+		return true;
+	if ((size_t)len <= n->len || path[(size_t)len - n->len - 1] != '/' ||
+	    memcmp(path + len - n->len, n->text, n->len) != 0)
+		return false;
+	path[(size_t)len - n->len] = '\0';
+	snprintf(n->dir, sizeof(n->dir), "%s", path);
+	n->present = true;
+	return true;
+}
+
+bool sock_name_locate(int fd, struct sock_name *n)
+{
+	CKPT_AUTO_FD int file = -1;
+
+	if (n->abstract || !n->len)
+		return true;
+	file = sock_unix_file(fd);
+	if (file < 0 || fstat(file, &n->st))
+		return true;
+	if (n->text[0] != '/')
+		return locate_relative(file, n);
+	n->present = leads_to(n->text, &n->st);
+	return true;
+}
+
+int sock_name_survey(struct ckpt_run *run, const struct ckpt_fd_found *f)
+{
+	struct sock_name n;
+	int r = sock_name_read(f->fd, false, &n);
+
+	if (r < 0 || (r && !sock_name_locate(f->fd, &n)))
+		return sock_refuse(run, f, "relative-name",
+				   "the socket is bound to a relative path, and where that begins "
+				   "cannot be told",
+				   "bind it to an absolute path");
+	return 0;
+}
+
+const Ckpt__Sock__UnixName *sock_name_record(struct sock_name *n)
+{
+	ckpt__sock__unix_name__init(&n->rec);
+	n->rec.name.data = (uint8_t *)n->text;
+	n->rec.name.len = n->len;
+	n->rec.abstract = n->abstract;
+	if (n->present) {
+		sock_owner_of(&n->st, &n->owner);
+		n->rec.file = &n->owner;
+		n->rec.dir.data = (uint8_t *)n->dir;
+		n->rec.dir.len = strlen(n->dir);
+	}
+	return &n->rec;
+}
+
+/* ---- plan --------------------------------------------------------------------------- */
+
+/* Is a living socket bound to this inode? */
+static bool in_use(const struct sock_state *st, const struct stat *s)
+{
+	/* the kernel's own encoding of a device number */
+	uint32_t dev = (uint32_t)major(s->st_dev) << 20 | (uint32_t)minor(s->st_dev);
+
+	for (size_t i = 0; i < st->n_diag; i++)
+		if (st->diag[i].has_file && st->diag[i].file_ino == (uint32_t)s->st_ino &&
+		    st->diag[i].file_dev == dev)
+			return true;
+	return false;
+}
+
+/* The path of a name that has a file; false: there is no valid one. */
+static bool full_path(const Ckpt__Sock__UnixName *n, char *buf, size_t size)
+{
+	char dir[PATH_MAX] = "", name[SOCK_NAME_SIZE + 1];
+
+	if (!n->name.len || n->name.len >= sizeof(name) || memchr(n->name.data, 0, n->name.len) ||
+	    (n->name.data[0] != '/' && !sock_image_path(&n->dir, dir, sizeof(dir))))
+		return false;
+	memcpy(name, n->name.data, n->name.len);
+	name[n->name.len] = '\0';
+	return (size_t)snprintf(buf, size, "%s%s", dir, name) < size;
+}
+
+static int plan_path(struct ckpt_run *run, const char *path, struct ckpt_error *err)
+{
+	struct sock_state *st = sock_state(run);
+	char dir[FULL_SIZE];
+	struct stat s;
+	int r;
+
+	snprintf(dir, sizeof(dir), "%s", path);
+	*(strrchr(dir, '/') + 1) = '\0';
+	if (stat(dir, &s))
+		return ckpt_unmet(run, CKPT_EXIT_FAILED, "make the directory again",
+				  "the socket %s cannot be bound: %s: %s", path, dir,
+				  ckpt_errno_name(errno));
+	if (lstat(path, &s))
+		return 0;
+	if (!S_ISSOCK(s.st_mode))
+		return ckpt_unmet(run, CKPT_EXIT_FAILED, "move it away",
+				  "the socket %s cannot be bound: something else is there", path);
+	/* the original is still there while its own image is checked */
+	if (ckpt_plan_only(run))
+		return 0;
+	r = sock_unix_diag(st, err);
+	if (!r && in_use(st, &s))
+		return ckpt_unmet(run, CKPT_EXIT_FAILED, "stop the program that listens there",
+				  "the socket %s is in use", path);
+	return r;
+}
+
+int sock_name_plan(struct ckpt_run *run, const Ckpt__Sock__UnixName *n, uint32_t id,
+		   struct ckpt_error *err)
+{
+	char path[FULL_SIZE];
+	int r;
+
+	if (!n)
+		return 0;
+	if (n->name.len > SOCK_NAME_SIZE - n->abstract || (!n->abstract && !n->name.len) ||
+	    (!n->abstract && memchr(n->name.data, 0, n->name.len)) || (n->abstract && n->file))
+		return sock_bad(err, "open file %u has no valid name", id);
+	if (!n->file)
+		return 0;
+	if (!full_path(n, path, sizeof(path)))
+		return sock_bad(err, "open file %u has no valid name", id);
+	r = sock_owner_check(n->file, id, err);
+	return r ? r : plan_path(run, path, err);
+}
+
+bool sock_name_equal(const Ckpt__Sock__UnixName *a, const Ckpt__Sock__UnixName *b)
+{
+	return a && b && a->abstract == b->abstract && a->name.len == b->name.len &&
+	       !memcmp(a->name.data, b->name.data, a->name.len);
+}
+
+/* ---- binding ------------------------------------------------------------------------ */
+
+socklen_t sock_name_address(const Ckpt__Sock__UnixName *n, struct sockaddr_un *a)
+{
+	memset(a, 0, sizeof(*a));
+	a->sun_family = AF_UNIX;
+	memcpy(a->sun_path + n->abstract, n->name.data, n->name.len);
+	return (socklen_t)(PATH_OFFSET + n->abstract + n->name.len);
+}
+
+static int bind_name(int fd, const Ckpt__Sock__UnixName *n)
+{
+	struct sockaddr_un a;
+	socklen_t len = sock_name_address(n, &a);
+
+	return bind(fd, (struct sockaddr *)&a, len) ? -errno : 0;
+}
+
+/* In a directory, for a relative path. */
+static int bind_in(int fd, const Ckpt__Sock__UnixName *n)
+{
+	CKPT_AUTO_FD int cwd = -1;
+	char dir[PATH_MAX];
+	int r;
+
+	if (n->name.data[0] == '/')
+		return bind_name(fd, n);
+	cwd = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (cwd < 0 || !sock_image_path(&n->dir, dir, sizeof(dir)) || chdir(dir))
+		return -errno;
+	r = bind_name(fd, n);
+	return fchdir(cwd) && !r ? -errno : r;
+}
+
+static int bind_path(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixName *n,
+		     struct ckpt_error *err)
+{
+	char path[FULL_SIZE];
+	struct stat st;
+	int r;
+
+	if (!full_path(n, path, sizeof(path)))
+		return sock_bad(err, "the name of a unix socket is not valid");
+	/* only a dead socket's name: the kernel remembers the path given to bind(2), so that
+	 * binding elsewhere and renaming would show */
+	if (!lstat(path, &st) && (!S_ISSOCK(st.st_mode) || unlink(path)))
+		return ckpt_fail(err, EADDRINUSE, "%s cannot be replaced", path);
+	r = bind_in(fd, n);
+	if (r)
+		return ckpt_fail_sys(err, r, "bind(2) to %s", path);
+	if (sock_note_made(sock_state(run), path)) {
+		unlink(path);
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	}
+	if (lchown(path, n->file->uid, n->file->gid) || chmod(path, n->file->mode))
+		return ckpt_fail_sys(err, errno, "owner and mode of %s", path);
+	return 0;
+}
+
+/* The directories of a path, made or removed. */
+static void directories(char *path, bool make)
+{
+	if (make) {
+		for (char *p = strchr(path + 1, '/'); p; p = strchr(p + 1, '/')) {
+			*p = '\0';
+			mkdir(path, 0700);
+			*p = '/';
+		}
+		return;
+	}
+	for (char *p = strrchr(path, '/'); p && p > path; p = strrchr(path, '/')) {
+		*p = '\0';
+		rmdir(path);
+	}
+}
+
+/* With an empty directory as root. */
+static int bind_below(int fd, const Ckpt__Sock__UnixName *n)
+{
+	char path[SOCK_NAME_SIZE + 1] = "";
+	int r;
+
+	memcpy(path, n->name.data, n->name.len);
+	directories(path, true);
+	r = bind_name(fd, n);
+	if (!r)
+		unlink(path);
+	directories(path, false);
+	return r;
+}
+
+/*
+ * To a name whose file is gone or another socket's: in a root directory of our own,
+ * where the same path is free.
+ */
+static int bind_elsewhere(int fd, const Ckpt__Sock__UnixName *n, struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	CKPT_AUTO_FD int cwd = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	char dir[] = "/tmp/ckpt-sock-XXXXXX";
+	int r;
+
+	if (root < 0 || cwd < 0 || !mkdtemp(dir))
+		return ckpt_fail_sys(err, errno, "making a directory in /tmp");
+	r = chroot(dir) || chdir("/") ? -errno : bind_below(fd, n);
+	if (fchdir(root) || chroot(".") || fchdir(cwd))
+		r = r ? r : -errno;
+	rmdir(dir);
+	return r ? ckpt_fail_sys(err, r, "bind(2) to %.*s", (int)n->name.len,
+				 (const char *)n->name.data)
+		 : 0;
+}
+
+int sock_bind(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixName *n, struct ckpt_error *err)
+{
+	int r;
+
+	if (!n)
+		return 0;
+	if (!n->abstract)
+		return n->file ? bind_path(run, fd, n, err) : bind_elsewhere(fd, n, err);
+	r = bind_name(fd, n);
+	return r ? ckpt_fail_sys(err, r, "bind(2) to @%.*s", (int)n->name.len,
+				 (const char *)n->name.data)
+		 : 0;
+}
