@@ -224,17 +224,18 @@ static bool applies(const struct option *opt, int domain, int protocol)
 	}
 }
 
-static bool read_option(int fd, const struct option *opt, int *value, uint8_t *data, size_t *size)
+/* 1: read; 0: this kernel does not have it for this socket; negative: it could not be read. */
+static int read_option(int fd, const struct option *opt, int *value, uint8_t *data, size_t *size)
 {
 	socklen_t len = opt->form == INT || opt->form == HALF ? sizeof(*value) : DATA_MAX;
 	void *to = opt->form == INT || opt->form == HALF ? (void *)value : (void *)data;
 
 	if (getsockopt(fd, opt->level, opt->get, to, &len))
-		return false;
+		return errno == EIO || errno == EBADF || errno == ENOMEM ? -errno : 0;
 	if (opt->form == TEXT)
 		len = (socklen_t)strnlen((char *)data, len);
 	*size = opt->form == BYTES || opt->form == TEXT ? len : 0;
-	return true;
+	return 1;
 }
 
 /* What a socket of this family and type has when it is new; NULL: it cannot be made. */
@@ -258,7 +259,7 @@ static const struct sock_defaults *defaults_of(struct sock_state *st, const stru
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(options); i++)
 		d->known[i] =
 			applies(&options[i], domain, f->protocol) &&
-			read_option(fresh, &options[i], &d->value[i], d->data[i], &d->size[i]);
+			read_option(fresh, &options[i], &d->value[i], d->data[i], &d->size[i]) > 0;
 	return d;
 }
 
@@ -273,12 +274,15 @@ int sock_options_read(struct sock_state *st, const struct ckpt_fd_found *f, stru
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(options); i++) {
 		Ckpt__Sock__Option *rec = &o->opt[o->n];
 		size_t size = 0;
-		int value = 0;
+		int value = 0, r;
 
-		if (!d->known[i] ||
-		    !read_option(f->fd, &options[i], &value, o->data[o->n], &size) ||
-		    (value == d->value[i] && size == d->size[i] &&
-		     !memcmp(o->data[o->n], d->data[i], size)))
+		if (!d->known[i])
+			continue;
+		r = read_option(f->fd, &options[i], &value, o->data[o->n], &size);
+		if (r < 0)
+			return ckpt_fail_sys(err, r, "getsockopt(2) %s", options[i].name);
+		if (!r || (value == d->value[i] && size == d->size[i] &&
+			   !memcmp(o->data[o->n], d->data[i], size)))
 			continue;
 		ckpt__sock__option__init(rec);
 		rec->name = (char *)(uintptr_t)options[i].name;

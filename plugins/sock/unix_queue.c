@@ -240,6 +240,8 @@ int sock_queue_write(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixEnd *to
 	/* a queue may have been filled with a larger buffer than the sender has by now */
 	size = sock_int(fd, SOL_SOCKET, SO_SNDBUF);
 	lock = sock_buf_lock(fd);
+	if (size < 0 || lock < 0)
+		return ckpt_fail_sys(err, errno, "getsockopt(2) of a send buffer");
 	r = sock_sndbuf_force(fd, 4 * (int)QUEUE_MAX, lock, err);
 	if (!r)
 		r = send_all(run, fd, to, err);
