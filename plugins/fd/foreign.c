@@ -179,7 +179,7 @@ int fd_foreign(struct ckpt_run *run, struct fd_state *st, bool is_socket, uint64
 
 int fd_refuse_foreign(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
 {
-	char who[96], reason[192];
+	char who[96], reason[192], hint[256];
 	struct fd_state *st = fd_state(run);
 	int r = find_holder(run, st, S_ISSOCK(f->st.st_mode), f->link[0] == '/' ? f->st.st_dev : 0,
 			    f->st.st_ino, who, sizeof(who), err);
@@ -187,7 +187,10 @@ int fd_refuse_foreign(struct ckpt_run *run, const struct ckpt_fd_found *f, struc
 	if (r <= 0)
 		return r;
 	snprintf(reason, sizeof(reason), "the other side leaves the tree: %s has it open too", who);
-	return fd_refuse(run, f, "external", reason,
-			 "dump a tree that includes that process, or start the program with this "
-			 "descriptor redirected");
+	snprintf(
+		hint, sizeof(hint),
+		"dump a tree that includes that process, or give -o fd.external=%s, and at restore "
+		"-o fd.inherit=%s:FD",
+		f->link, f->link);
+	return fd_refuse(run, f, "external", reason, hint);
 }

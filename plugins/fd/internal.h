@@ -26,6 +26,7 @@ enum fd_record {
 	FD_DELETED,
 	FD_MEMFD,
 	FD_GHOST_END,
+	FD_EXTERNAL = 50,
 };
 
 /* ---- what was found (dump, verify) ---------------------------------------- */
@@ -226,6 +227,12 @@ extern const struct ckpt_fd_kind fd_kind_proc;
 extern const struct ckpt_fd_kind fd_kind_eventfd;
 extern const struct ckpt_fd_kind fd_kind_timerfd;
 extern const struct ckpt_fd_kind fd_kind_epoll;
+extern const struct ckpt_fd_kind fd_kind_external;
+
+/* The kind external, if the user has listed this description; else NULL. */
+const struct ckpt_extension *fd_external(struct ckpt_run *run, const struct ckpt_fd_found *f);
+/* Is every -o fd.inherit asked for? */
+int fd_plan_inherit(struct ckpt_run *run, struct ckpt_error *err);
 
 /* What kinds may ask about the rest of the tree. */
 extern const struct ckpt_fd_tree fd_tree;

@@ -15,6 +15,13 @@ static const struct ckpt_option options[] = {
 	  .values = changed_values,
 	  .help = "at restore, refuse regular files that became shorter, that changed at all, or "
 		  "none" },
+	{ .name = "external",
+	  .type = CKPT_OPT_LIST,
+	  .help = "at dump, leave out what KEY names: pipe:[INODE], socket:[INODE], file:PATH, "
+		  "tty" },
+	{ .name = "inherit",
+	  .type = CKPT_OPT_LIST,
+	  .help = "at restore, KEY:FD connects the external KEY with this descriptor of ckpt's" },
 	{ .name = NULL },
 };
 
@@ -33,6 +40,7 @@ static const struct ckpt_feature features[] = {
 	{ "o-path", "O_PATH descriptors" },
 	{ "proc", "files and directories of /proc" },
 	{ "owner", "who gets signals about a descriptor (F_SETOWN, F_SETSIG, O_ASYNC)" },
+	{ "external", "what leaves the tree and is listed with -o fd.external" },
 	{ NULL, NULL },
 };
 
@@ -54,6 +62,7 @@ static const struct ckpt_record_type records[] = {
 	{ FD_DELETED, "deleted", &ckpt__fd__ghost__descriptor },
 	{ FD_MEMFD, "memfd", &ckpt__fd__ghost__descriptor },
 	{ FD_GHOST_END, "ghost-end", &ckpt__fd__ghost_end__descriptor },
+	{ FD_EXTERNAL, "external", &ckpt__fd__external__descriptor },
 	{ 0, NULL, NULL },
 };
 
@@ -74,6 +83,7 @@ static const struct ckpt_field_rule rules[] = {
 	{ "Ghost", "mtime_ns", CKPT_EQ_VOLATILE },
 	{ "Extent", "at", CKPT_EQ_VOLATILE },
 	{ "Opath", "ino", CKPT_EQ_VOLATILE },
+	{ "External", "key", CKPT_EQ_VOLATILE },
 	{ NULL, NULL, CKPT_EQ_VOLATILE },
 };
 
@@ -127,6 +137,7 @@ static const struct ckpt_extension extensions[] = {
 	{ CKPT_FD_POINT, "pidfd", &fd_kind_pidfd },
 	{ CKPT_FD_POINT, "o-path", &fd_kind_opath },
 	{ CKPT_FD_POINT, "proc", &fd_kind_proc },
+	{ CKPT_FD_POINT, "external", &fd_kind_external },
 	{ NULL, NULL, NULL },
 };
 

@@ -64,13 +64,19 @@ static int survey_found(struct ckpt_run *run, struct fd_file *file, struct ckpt_
 			struct ckpt_error *err)
 {
 	struct look l = { .file = file, .found = f };
-	int r = fd_refuse_common(run, f);
+	int r = 0;
 
-	if (!r)
+	/* what the user lists is not looked at further: locks and owners are the outside's */
+	file->kind = fd_external(run, f);
+	file->plugin = "fd";
+	file->out_async = file->kind != NULL;
+	if (!file->kind)
+		r = fd_refuse_common(run, f);
+	if (!r && !file->kind)
 		r = find_kind(run, file, f, err);
 	if (!r && !file->kind)
 		r = fd_refuse_unknown(run, f);
-	if (!r)
+	if (!r && !file->out_async)
 		r = fd_async_survey(run, file, f);
 	if (r)
 		return r;

@@ -50,12 +50,13 @@ class Ckpt:
         self.binary = str(binary)
         self.env = {**os.environ, **(env or {})}
 
-    def run(self, test, *args, code=OK, timeout=TIMEOUT):
+    def run(self, test, *args, code=OK, timeout=TIMEOUT, pass_fds=()):
         """Runs `ckpt ARGS`; fails the test unless it ends with `code` (None: any)."""
         command = [self.binary, *map(str, args)]
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True, errors="replace",
-                              start_new_session=True, env=self.env, cwd="/") as child:
+                              start_new_session=True, env=self.env, cwd="/",
+                              pass_fds=pass_fds) as child:
             try:
                 out, err = wait(child, timeout)
             except subprocess.TimeoutExpired as expired:

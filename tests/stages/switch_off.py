@@ -35,10 +35,10 @@ def covered(context, test):
     return f"{len(there)} features"
 
 
-def refused(context, test, victim, feature):
+def refused(context, test, victim, feature, options):
     """Without the feature the dump is refused, naming it, and the victim goes on."""
     run = context.ckpt().dump(test, victim.pid, test.dir / "refused", "--without", feature, "--json",
-                              code=codes.REFUSED)
+                              *options, code=codes.REFUSED)
     plugin, _, name = feature.partition(".")
     named = [item for item in run.json().get("blockers", [])
              if item.get("plugin") == plugin and item.get("feature") == name]
@@ -46,27 +46,27 @@ def refused(context, test, victim, feature):
     victim.check("refused")
 
 
-def dumped(context, test, victim, feature):
+def dumped(context, test, victim, feature, options):
     """Saves and kills the victim without the feature; (pids, image, options)."""
-    options = ("--without", feature, "--allow-loss", feature)
+    options = ("--without", feature, "--allow-loss", feature, *options)
     image, pids = test.dir / "image", proc.tree(victim.pid)
     context.ckpt().dump(test, victim.pid, image, *options)
     proc.wait_gone(pids)
     return pids, image, options
 
 
-def unrestorable(context, test, victim, feature):
+def unrestorable(context, test, victim, feature, options):
     """The restore fails and leaves nothing."""
-    pids, image, options = dumped(context, test, victim, feature)
+    pids, image, options = dumped(context, test, victim, feature, options)
     context.ckpt().restore(test, image, *options, code=codes.FAILED)
     proc.wait_gone(pids, 5)
     return "unrestorable"
 
 
-def lost(context, test, victim, feature, ignore):
+def lost(context, test, victim, feature, ignore, options):
     """With the loss allowed, the copy must not pass for the original; returns what gave it away."""
     before = inventory.take(victim.pid)
-    _, image, options = dumped(context, test, victim, feature)
+    _, image, options = dumped(context, test, victim, feature, options)
     victim.pid = context.ckpt().restore(test, image, *options)
     try:
         roundtrip.compare(test, before, inventory.take(victim.pid), "restored", ignore)
@@ -81,18 +81,19 @@ def lost(context, test, victim, feature, ignore):
 def row(context, test, feature, scenario, how):
     """One row: "lost", "unrestorable", or "required" where going on is impossible whatever one allows. A
     restore that fails proves nothing unless the row says so: it might fail for another reason."""
+    marks = settings(directives(context.source / "tests" / "scenario" / f"{scenario}.c"))
+    options = marks["options"]
     victim = Victim(test, context.scenario(scenario))
     victim.check("built")
-    refused(context, test, victim, feature)
+    refused(context, test, victim, feature, options)
     if how == "required":
         context.ckpt().dump(test, victim.pid, test.dir / "image", "--without", feature, "--allow-loss",
-                            feature, code=codes.REFUSED)
+                            feature, *options, code=codes.REFUSED)
         victim.check("refused")
         return "required"
     if how == "unrestorable":
-        return unrestorable(context, test, victim, feature)
-    marks = directives(context.source / "tests" / "scenario" / f"{scenario}.c")
-    return lost(context, test, victim, feature, settings(marks)["ignore"])[:150]
+        return unrestorable(context, test, victim, feature, options)
+    return lost(context, test, victim, feature, marks["ignore"], options)[:150]
 
 
 def tests(context):
