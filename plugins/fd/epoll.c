@@ -188,24 +188,6 @@ static int epoll_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 
 /* ---- restore ---------------------------------------------------------------------- */
 
-static bool table_has(struct ckpt_run *run, uint32_t task, uint32_t num, uint32_t file)
-{
-	const Ckpt__Fd__Table *t = fd_record(run, "fd.table", task);
-	size_t lo = 0, hi = t ? t->n_entries : 0;
-
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (t->entries[mid]->num == num)
-			return t->entries[mid]->file == file;
-		if (t->entries[mid]->num < num)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return false;
-}
-
 static int epoll_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
 	const Ckpt__Fd__Epoll *rec = fd_record_need(run, "fd.epoll", id, err);
@@ -215,8 +197,8 @@ static int epoll_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 	for (size_t i = 0; i < rec->n_targets; i++) {
 		const Ckpt__Fd__EpollTarget *t = rec->targets[i];
 
-		if (t->file == id || !table_has(run, t->task, t->num, t->file) ||
-		    !table_has(run, t->task, t->epoll, id))
+		if (t->file == id || !fd_table_has(run, t->task, t->num, t->file) ||
+		    !fd_table_has(run, t->task, t->epoll, id))
 			return fd_bad(err, "target %u of epoll %u is not valid", t->num, id);
 	}
 	return 0;

@@ -233,5 +233,5 @@ int fd_finish(struct ckpt_run *run, struct ckpt_error *err)
 		if (r)
 			ckpt_wrap(err, "open file %u (%s)", file->id, file->kind);
 	}
-	return r;
+	return r ? r : fd_locks_take(run, err);
 }

@@ -26,6 +26,7 @@ enum fd_record {
 	FD_DELETED,
 	FD_MEMFD,
 	FD_GHOST_END,
+	FD_LOCK,
 	FD_EXTERNAL = 50,
 };
 
@@ -56,6 +57,7 @@ struct fd_file {
 	const char *plugin;
 	bool out;	/* refused, or lost by permission */
 	bool out_async; /* its owner and signal are */
+	bool out_locks;
 };
 
 /* The inode of a pipe, FIFO or socket that a process outside the tree has open. */
@@ -133,8 +135,6 @@ int fd_refuse_detail(struct ckpt_run *run, const struct ckpt_fd_found *f, const 
 		     const char *reason, const char *hint);
 /* Refuse a description of no kind, by the best name for it. */
 int fd_refuse_unknown(struct ckpt_run *run, const struct ckpt_fd_found *f);
-/* Refuse what no kind handles: locks. 0: nothing of that. */
-int fd_refuse_common(struct ckpt_run *run, const struct ckpt_fd_found *f);
 /* Refuse a pipe or socket of which somebody outside holds an end. 0: nobody. */
 int fd_refuse_foreign(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err);
 
@@ -157,6 +157,8 @@ int fd_bad(struct ckpt_error *err, const char *fmt, ...) CKPT_PRINTF(2, 3);
 /* A path of an image as a string; NULL if it is none. */
 const char *fd_image_path(const ProtobufCBinaryData *b, char *buf, size_t size);
 
+/* In the image: has the task that file under that number? */
+bool fd_table_has(struct ckpt_run *run, uint32_t task, uint32_t num, uint32_t file);
 /* The kind of a saved file, or NULL. */
 const struct ckpt_extension *fd_kind_find(struct ckpt_run *run, const Ckpt__Fd__File *file);
 
@@ -190,6 +192,17 @@ int fd_content_check(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, struct ckpt
 int fd_content_restore(struct ckpt_run *run, int fd, const Ckpt__Fd__Ghost *g,
 		       struct ckpt_error *err);
 int fd_xattrs_restore(int fd, const Ckpt__Fd__Ghost *g, struct ckpt_error *err);
+
+/* ---- locks -------------------------------------------------------------------------- */
+
+/* in the image */
+enum fd_lock_kind { FD_LOCK_POSIX = 1, FD_LOCK_OFD, FD_LOCK_FLOCK, FD_LOCK_LEASE };
+
+/* Refuse locks that cannot be saved. 0: nothing of that, or lost by permission. */
+int fd_locks_survey(struct ckpt_run *run, struct fd_file *file, const struct ckpt_fd_found *f);
+int fd_locks_collect(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err);
+int fd_locks_plan(struct ckpt_run *run, struct ckpt_error *err);
+int fd_locks_take(struct ckpt_run *run, struct ckpt_error *err);
 
 /* ---- owner and signal ------------------------------------------------------------ */
 

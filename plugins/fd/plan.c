@@ -77,12 +77,12 @@ static int plan_table(struct ckpt_run *run, const Ckpt__Fd__Table *t, bool *held
 
 static int check_order(struct ckpt_run *run, struct ckpt_error *err)
 {
-	static const char *const types[] = { "fd.table",    "fd.file",	    "fd.regular",
-					     "fd.device",   "fd.pipe",	    "fd.pipe-end",
-					     "fd.eventfd",  "fd.timerfd",   "fd.epoll",
-					     "fd.signalfd", "fd.pidfd",	    "fd.o-path",
-					     "fd.proc",	    "fd.async",	    "fd.deleted",
-					     "fd.memfd",    "fd.ghost-end", "fd.external" };
+	static const char *const types[] = {
+		"fd.table",    "fd.file",      "fd.regular", "fd.device",  "fd.pipe",
+		"fd.pipe-end", "fd.eventfd",   "fd.timerfd", "fd.epoll",   "fd.signalfd",
+		"fd.pidfd",    "fd.o-path",    "fd.proc",    "fd.async",   "fd.deleted",
+		"fd.memfd",    "fd.ghost-end", "fd.lock",    "fd.external"
+	};
 
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(types); i++) {
 		int r = fd_records_check(run, types[i], err);
@@ -108,5 +108,7 @@ int fd_plan(struct ckpt_run *run, struct ckpt_error *err)
 		r = fd_plan_inherit(run, err);
 	for (size_t i = 0; i < files && !r; i++)
 		r = plan_file(run, ckpt_record_at(run, "fd.file", i), held[i], err);
-	return r ? r : fd_async_plan(run, err);
+	if (!r)
+		r = fd_async_plan(run, err);
+	return r ? r : fd_locks_plan(run, err);
 }

@@ -44,17 +44,6 @@ int fd_refuse_detail(struct ckpt_run *run, const struct ckpt_fd_found *f, const 
 	return r == -ECANCELED ? 1 : r;
 }
 
-/* ---- things that no kind handles, whatever the file -------------------------- */
-
-int fd_refuse_common(struct ckpt_run *run, const struct ckpt_fd_found *f)
-{
-	if (strstr(f->fdinfo, "\nlock:"))
-		return fd_refuse(run, f, "locks",
-				 "locks and leases (POSIX, OFD, flock) are not saved yet",
-				 "release the lock before the dump");
-	return 0;
-}
-
 /* ---- files of no kind --------------------------------------------------------- */
 
 struct name {

@@ -113,6 +113,7 @@ SAME_HEAD(Ckpt__Fd__Proc);
 SAME_HEAD(Ckpt__Fd__Async);
 SAME_HEAD(Ckpt__Fd__Ghost);
 SAME_HEAD(Ckpt__Fd__GhostEnd);
+SAME_HEAD(Ckpt__Fd__Lock);
 SAME_HEAD(Ckpt__Fd__External);
 
 ssize_t fd_record_index(struct ckpt_run *run, const char *type, uint32_t id)
@@ -183,6 +184,24 @@ const char *fd_image_path(const ProtobufCBinaryData *b, char *buf, size_t size)
 	memcpy(buf, b->data, b->len);
 	buf[b->len] = '\0';
 	return buf;
+}
+
+bool fd_table_has(struct ckpt_run *run, uint32_t task, uint32_t num, uint32_t file)
+{
+	const Ckpt__Fd__Table *t = fd_record(run, "fd.table", task);
+	size_t lo = 0, hi = t ? t->n_entries : 0;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (t->entries[mid]->num == num)
+			return t->entries[mid]->file == file;
+		if (t->entries[mid]->num < num)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return false;
 }
 
 /* The tasks are the plugin pid's; only the field `id` of its record is known here. */

@@ -69,15 +69,15 @@ static int survey_found(struct ckpt_run *run, struct fd_file *file, struct ckpt_
 	/* what the user lists is not looked at further: locks and owners are the outside's */
 	file->kind = fd_external(run, f);
 	file->plugin = "fd";
-	file->out_async = file->kind != NULL;
+	file->out_async = file->out_locks = file->kind != NULL;
 	if (!file->kind)
-		r = fd_refuse_common(run, f);
-	if (!r && !file->kind)
 		r = find_kind(run, file, f, err);
 	if (!r && !file->kind)
 		r = fd_refuse_unknown(run, f);
 	if (!r && !file->out_async)
 		r = fd_async_survey(run, file, f);
+	if (!r && !file->out_locks)
+		r = fd_locks_survey(run, file, f);
 	if (r)
 		return r;
 	l.kind = file->kind->ops;
@@ -228,6 +228,8 @@ int fd_collect(struct ckpt_run *run, struct ckpt_error *err)
 			ckpt_wrap(err, "task %u (%s): fd %d (%s)", file->first->task->id,
 				  file->first->task->comm, file->first->num, file->first->link);
 	}
+	if (!r)
+		r = fd_locks_collect(run, st, err);
 	ckpt_count(run, "descriptors", st->n);
 	ckpt_count(run, "open files", saved);
 	return r;

@@ -21,7 +21,6 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/fanotify.h>
-#include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -202,27 +201,17 @@ static void renamed_link(void)
 	MUST(unlink(victim_path("one")));
 }
 
-static void flock_lock(void)
+/* Somebody wants to write: the lease ends soon. */
+static void lease_breaking(void)
 {
-	MUST(flock(temporary_file("flock"), LOCK_EX));
-}
-
-static void posix_lock(void)
-{
-	struct flock lock = { .l_type = F_WRLCK, .l_len = 10 };
-	MUST(fcntl(temporary_file("posix-lock"), F_SETLK, &lock));
-}
-
-static void ofd_lock(void)
-{
-	struct flock lock = { .l_type = F_WRLCK, .l_len = 10 };
-	MUST(fcntl(temporary_file("ofd-lock"), F_OFD_SETLK, &lock));
-}
-
-static void lease(void)
-{
+	sigset_t set;
+	sigemptyset(&set);
+	sigaddset(&set, SIGIO);
+	MUST(sigprocmask(SIG_BLOCK, &set, NULL));
 	close(temporary_file("lease"));
 	MUST(fcntl(MUST(open(victim_path("lease"), O_RDONLY)), F_SETLEASE, F_RDLCK));
+	if (open(victim_path("lease"), O_WRONLY | O_NONBLOCK) >= 0)
+		victim_die("the lease does not keep writers away");
 }
 
 static void userfaultfd(void)
@@ -443,10 +432,7 @@ static const struct mode {
 	{ "pty-outside", pty_outside, "(pty|pts|ptmx|terminal)" },
 	{ "deleted-directory", deleted_directory, "deleted" },
 	{ "other-link", renamed_link, "does not lead to the file" },
-	{ "flock", flock_lock, "(lock|FLOCK)" },
-	{ "posix-lock", posix_lock, "(lock|POSIX)" },
-	{ "ofd-lock", ofd_lock, "(lock|OFD)" },
-	{ "lease", lease, "(lease|LEASE|lock)" },
+	{ "lease-breaking", lease_breaking, "being broken" },
 	{ "userfaultfd", userfaultfd, "userfaultfd" },
 	{ "io-uring", io_uring, "io_uring" },
 	{ "pidfd-outside", pid_fd, "pidfd" },
