@@ -293,7 +293,9 @@ static int put_namespaces(struct collect *c, struct ckpt_error *err)
 		rec.parent = c->map.ns[i].parent;
 		rec.level = c->map.ns[i].level;
 		rec.init = c->map.ns[i].init;
-		r = ckpt_record_put(c->run, PID_REC_NAMESPACE, &rec.base, err);
+		r = pid_collect_counters(c->run, &rec, err);
+		if (r == 0)
+			r = ckpt_record_put(c->run, PID_REC_NAMESPACE, &rec.base, err);
 	}
 	return r;
 }

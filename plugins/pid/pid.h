@@ -70,6 +70,11 @@ int pid_session_terminal(struct ckpt_run *run, const struct ckpt_task *t, int64_
 int pid_session_outside(struct ckpt_run *run, const struct ckpt_task *t, struct ckpt_error *err);
 int pid_session_made(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *err);
 
+/* ---- counters of nested namespaces (counters.c) -------------------------------- */
+
+int pid_collect_counters(struct ckpt_run *run, Ckpt__Pid__Namespace *rec, struct ckpt_error *err);
+int pid_check_counters(const Ckpt__Pid__Namespace *rec, struct ckpt_error *err);
+
 /* ---- steps ------------------------------------------------------------------ */
 
 int pid_survey(struct ckpt_run *run, struct ckpt_error *err);
@@ -80,6 +85,7 @@ int pid_groups(struct ckpt_run *run, struct ckpt_error *err);
 int pid_end(struct ckpt_run *run, struct ckpt_error *err);
 int pid_threads(struct ckpt_run *run, struct ckpt_error *err);
 int pid_children_ns(struct ckpt_run *run, struct ckpt_error *err);
+int pid_counters(struct ckpt_run *run, struct ckpt_error *err);
 
 /* ---- the plan (plan.c, makers.c, order.c) ------------------------------------- */
 

@@ -85,6 +85,8 @@ static int load_namespaces(struct ckpt_run *run, struct pid_plan *p, struct ckpt
 		if (r->level != (own ? 0 : p->ns[r->parent - 1]->level + 1) ||
 		    r->level >= PID_MAX_LEVELS)
 			return BAD(err, "pid namespace %u: bad level %u", r->id, r->level);
+		if (pid_check_counters(r, err))
+			return -err->err;
 	}
 	return 0;
 }

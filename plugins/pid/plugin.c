@@ -23,6 +23,7 @@ static const struct ckpt_feature features[] = {
 	{ "zombies", "zombies with their wait status" },
 	{ "subreaper", "PR_SET_CHILD_SUBREAPER" },
 	{ "exit-signal", "exit signals other than SIGCHLD" },
+	{ "counters", "pid_max and the next number of nested namespaces" },
 	{ NULL, NULL },
 };
 
@@ -31,6 +32,12 @@ static const struct ckpt_record_type records[] = {
 	{ PID_REC_TASK, "task", &ckpt__pid__task__descriptor },
 	{ PID_REC_LEADER, "leader", &ckpt__pid__leader__descriptor },
 	{ 0, NULL, NULL },
+};
+
+/* A tree that runs gives out numbers. */
+static const struct ckpt_field_rule rules[] = {
+	{ "Namespace", "last_pid", CKPT_EQ_DIFF },
+	{ NULL, NULL, 0 },
 };
 
 static const struct ckpt_step steps[] = {
@@ -50,6 +57,8 @@ static const struct ckpt_step steps[] = {
 	  NULL, pid_threads, NULL },
 	{ CKPT_RESTORE, "children-ns", "namespaces for children to come", LIST("threads-made"),
 	  LIST("sealed"), NULL, pid_children_ns, NULL },
+	{ CKPT_RESTORE, "counters", "limits and next numbers of namespaces", LIST("threads-made"),
+	  LIST("sealed"), NULL, pid_counters, NULL },
 	{ 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL },
 };
 
@@ -94,6 +103,7 @@ CKPT_PLUGIN{
 	.flags = CKPT_PLUGIN_ESSENTIAL,
 	.features = features,
 	.records = records,
+	.rules = rules,
 	.steps = steps,
 	.needs = needs,
 	.state_free = pid_plan_free,

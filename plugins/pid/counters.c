@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What a nested pid namespace counts with: the highest number that it gives out
+ * (one for each namespace since Linux 6.14), and the number given out last. The
+ * files of /proc/sys act on the pid namespace of whoever uses them, so the
+ * namespace's first process reads and writes them.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+
+#include "pid.h"
+
+#define PID_MAX_FILE "/proc/sys/kernel/pid_max"
+#define LAST_FILE    "/proc/sys/kernel/ns_last_pid"
+#define TEXT_SIZE    16
+
+/* Append reading a small file; returns the operation whose second buffer holds the text. */
+static int add_read(struct ckpt_script *s, const char *path)
+{
+	int fd = ckpt_script_add(s, SYS_openat, CKPT_C(AT_FDCWD), CKPT_STR(path),
+				 CKPT_C(O_RDONLY | O_CLOEXEC));
+	int text = ckpt_script_add(s, SYS_read, CKPT_R(fd), CKPT_OUT(TEXT_SIZE),
+				   CKPT_C(TEXT_SIZE - 1));
+
+	ckpt_script_add(s, SYS_close, CKPT_R(fd));
+	return text;
+}
+
+static void add_write(struct ckpt_script *s, const char *path, uint32_t value)
+{
+	char text[TEXT_SIZE];
+	int fd = ckpt_script_add(s, SYS_openat, CKPT_C(AT_FDCWD), CKPT_STR(path),
+				 CKPT_C(O_WRONLY | O_CLOEXEC));
+
+	snprintf(text, sizeof(text), "%u", value);
+	ckpt_script_add(s, SYS_write, CKPT_R(fd), CKPT_IN(text, strlen(text)),
+			CKPT_C(strlen(text)));
+	ckpt_script_add(s, SYS_close, CKPT_R(fd));
+}
+
+static uint32_t number(const struct ckpt_script *s, int op)
+{
+	return (uint32_t)strtoul(ckpt_script_out(s, op, 1), NULL, 10);
+}
+
+static int read_counters(struct ckpt_run *run, struct ckpt_task *init, uint32_t *max,
+			 uint32_t *last, struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "pid.counters");
+	int max_op = add_read(s, PID_MAX_FILE), last_op = add_read(s, LAST_FILE);
+	int r = ckpt_script_run(s, init->threads[0], err);
+
+	if (r < 0)
+		return r;
+	*max = number(s, max_op);
+	*last = number(s, last_op);
+	return 0;
+}
+
+int pid_collect_counters(struct ckpt_run *run, Ckpt__Pid__Namespace *rec, struct ckpt_error *err)
+{
+	struct ckpt_task *init = ckpt_task_by_id(run, rec->init);
+	uint32_t max, last;
+	int r;
+
+	if (!rec->parent || !init || init->zombie)
+		return 0;
+	r = read_counters(run, init, &max, &last, err);
+	if (r < 0)
+		return r;
+	if (ckpt_refuse_off(run, "counters", init,
+			    "pid_max and the next number of its namespace") == 1) {
+		rec->pid_max = max;
+		rec->last_pid = last;
+	}
+	return 0;
+}
+
+int pid_check_counters(const Ckpt__Pid__Namespace *rec, struct ckpt_error *err)
+{
+	if (rec->pid_max > PID_LIMIT || rec->last_pid > PID_LIMIT)
+		return ckpt_fail_as(err, CKPT_EXIT_IMAGE, EINVAL,
+				    "pid namespace %u: pid_max %u, last number %u", rec->id,
+				    rec->pid_max, rec->last_pid);
+	return 0;
+}
+
+static uint32_t own_pid_max(void)
+{
+	CKPT_AUTO_FILE FILE *f = fopen(PID_MAX_FILE, "re");
+	uint32_t max = 0;
+
+	return f && fscanf(f, "%u", &max) == 1 ? max : 0;
+}
+
+static int write_counters(struct ckpt_run *run, const Ckpt__Pid__Namespace *rec,
+			  struct ckpt_task *init, struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "pid.counters");
+	uint32_t max, last;
+	int r = read_counters(run, init, &max, &last, err);
+
+	if (r < 0)
+		return r;
+	/*
+	 * A new namespace starts with the highest limit there is. One that shows
+	 * ours has none of its own, and writing would change the whole machine.
+	 */
+	if (rec->pid_max && rec->pid_max != max) {
+		if (max == own_pid_max())
+			return ckpt_fail(
+				err, EOPNOTSUPP,
+				"pid namespace %u had a pid_max of %u, and this kernel has "
+				"one pid_max for all (Linux 6.14 changed that)",
+				rec->id, rec->pid_max);
+		add_write(s, PID_MAX_FILE, rec->pid_max);
+	}
+	if (rec->last_pid)
+		add_write(s, LAST_FILE, rec->last_pid);
+	return ckpt_script_run(s, init->threads[0], err);
+}
+
+/* After the last task and thread: each takes a number, and pid_max bounds set_tid. */
+int pid_counters(struct ckpt_run *run, struct ckpt_error *err)
+{
+	struct pid_plan *p = ckpt_state(run);
+
+	for (size_t i = 1; i < p->n_ns; i++) {
+		const struct pid_node *n = &p->nodes[pid_plan_init(p, (uint32_t)i)];
+		int r;
+
+		if (!n->task || n->task->zombie)
+			continue;
+		r = write_counters(run, p->ns[i], n->task, err);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
