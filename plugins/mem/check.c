@@ -108,22 +108,20 @@ static int need_set_mm(struct ckpt_error *err)
 	return 0;
 }
 
-static int need_populate(struct ckpt_error *err)
+static int need_vm_writev(struct ckpt_error *err)
 {
-	void *at = mmap(NULL, MEM_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	int r;
+	char from = 1, to = 0;
+	struct iovec source = { &from, 1 }, place = { &to, 1 };
 
-	if (at == MAP_FAILED)
-		return ckpt_fail_sys(err, errno, "mmap");
-	r = madvise(at, MEM_PAGE, MADV_POPULATE_WRITE) < 0 ? -errno : 0;
-	munmap(at, MEM_PAGE);
-	return r < 0 ? ckpt_fail_sys(err, r, "memory is faulted in page by page (before 5.14)") : 0;
+	if (process_vm_writev(getpid(), &source, 1, &place, 1, 0) != 1)
+		return ckpt_fail_sys(err, errno, "process_vm_writev(2)");
+	return 0;
 }
 
 const struct ckpt_need mem_needs[] = {
 	{ "map_files", true, need_map_files },
 	{ "PR_SET_MM_MAP", true, need_set_mm },
 	{ "PAGEMAP_SCAN", false, mem_scan_probe },
-	{ "MADV_POPULATE_WRITE", false, need_populate },
+	{ "process_vm_writev", true, need_vm_writev },
 	{ NULL, false, NULL },
 };

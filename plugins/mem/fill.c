@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Contents. The task reads its pages from the lent page file straight into
- * place: one copy, at the price of native system calls. Longer runs are
- * populated first: the kernel then makes all pages of a run in one go instead
- * of one fault each.
+ * Contents, written from outside when the mappings of all tasks are there: a
+ * portion of the page file is read into a buffer that stays in the cache, and
+ * process_vm_writev(2) makes and fills the pages behind a thousand places in one
+ * call. The task takes no page fault, and all processors work on all tasks.
  */
 #include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
 
 #include "mem.h"
 
-/* Pages from where on a populating call pays (a call is a fifth of a fault). */
-#define POPULATE_MIN 4
-/* UIO_MAXIOV, and well below the 2 GiB that one call reads. */
-#define BATCH_IOVS  1024
-#define BATCH_BYTES (1ull << 30)
+/* Small enough for the second-level cache. */
+#define PORTION ((size_t)256 << 10)
+/* UIO_MAXIOV */
+#define PORTION_PLACES 1024
+/* Starting a thread costs as much as copying a few hundred KiB. */
+#define HELPED_BYTES ((uint64_t)1 << 20)
+#define MAX_HELPERS  3
 
 bool mem_is_forced(const mem_vma_rec *v)
 {
@@ -74,83 +77,219 @@ static bool walk_next(struct walk *w, struct piece *p)
 	return true;
 }
 
-struct batch {
-	struct mem_job *j;
-	struct iovec iov[BATCH_IOVS];
-	size_t n;
-	uint64_t offset, bytes;
-};
+/* ---- listing --------------------------------------------------------------------------- */
 
-static void batch_flush(struct batch *b)
+/* Room for one more of *n elements. */
+static void *grow(void *array, size_t n, size_t *cap, size_t size)
 {
-	if (b->n) {
-		ckpt_script_add(b->j->s, SYS_preadv, CKPT_R(b->j->pages_op),
-				CKPT_IN(b->iov, b->n * sizeof(*b->iov)), CKPT_C(b->n),
-				CKPT_C(b->offset), CKPT_C(0));
-		ckpt_script_expect(b->j->s, (int64_t)b->bytes);
-	}
-	b->n = 0;
-	b->bytes = 0;
+	void *bigger;
+
+	if (n < *cap)
+		return array;
+	bigger = reallocarray(array, *cap ? *cap * 2 : 64, size);
+	if (bigger)
+		*cap = *cap ? *cap * 2 : 64;
+	return bigger;
 }
 
-static void batch_add(struct batch *b, uint64_t addr, uint64_t len, uint64_t offset)
+/* The portion that takes what comes next, `offset` of the page file: the last, or a new one. */
+static struct mem_portion *portion_for(struct mem_filler *f, pid_t pid, int fd, uint64_t offset)
+{
+	struct mem_portion *p = f->n ? &f->portion[f->n - 1] : NULL, *all;
+
+	if (p && p->pid == pid && p->fd == fd && p->offset + p->bytes == offset &&
+	    p->bytes < PORTION && p->n < PORTION_PLACES)
+		return p;
+	all = grow(f->portion, f->n, &f->cap, sizeof(*all));
+	if (!all)
+		return NULL;
+	f->portion = all;
+	all[f->n] = (struct mem_portion){
+		.pid = pid, .fd = fd, .offset = offset, .first = f->n_places
+	};
+	return &all[f->n++];
+}
+
+static int note(struct mem_filler *f, pid_t pid, int fd, uint64_t at, uint64_t len, uint64_t offset,
+		struct ckpt_error *err)
 {
 	while (len) {
-		uint64_t part = len < BATCH_BYTES ? len : BATCH_BYTES;
+		struct mem_portion *p = portion_for(f, pid, fd, offset);
+		struct iovec *places = grow(f->place, f->n_places, &f->cap_places, sizeof(*places));
+		uint64_t part;
 
-		if (b->n == BATCH_IOVS || b->bytes + part > BATCH_BYTES ||
-		    b->offset + b->bytes != offset)
-			batch_flush(b);
-		if (!b->n)
-			b->offset = offset;
-		b->iov[b->n].iov_base = (void *)(uintptr_t)addr;
-		b->iov[b->n++].iov_len = part;
-		b->bytes += part;
-		addr += part;
+		if (places)
+			f->place = places;
+		if (!p || !places)
+			return ckpt_fail(err, ENOMEM, "out of memory");
+		part = len < PORTION - p->bytes ? len : PORTION - p->bytes;
+		places[f->n_places].iov_base = (void *)(uintptr_t)at;
+		places[f->n_places++].iov_len = part;
+		p->n++;
+		p->bytes += part;
+		f->bytes += part;
+		at += part;
 		offset += part;
 		len -= part;
 	}
-}
-
-static void fill_piece(struct batch *b, const struct piece *p)
-{
-	if (p->len >= POPULATE_MIN * MEM_PAGE) {
-		ckpt_script_add(b->j->s, SYS_madvise, CKPT_C(p->addr), CKPT_C(p->len),
-				CKPT_C(MADV_POPULATE_WRITE));
-		/* kernels before 5.14 do not have it */
-		ckpt_script_allow(b->j->s, EINVAL);
-	}
-	batch_add(b, p->addr, p->len, p->offset);
-}
-
-int mem_fill_script(struct mem_job *j, struct ckpt_error *err)
-{
-	CKPT_AUTO_FREE struct batch *b = calloc(1, sizeof(*b));
-	struct walk w = walk_start(j->ti);
-	struct piece p, whole = { 0 };
-
-	if (!b)
-		return ckpt_fail(err, ENOMEM, "out of memory");
-	b->j = j;
-	while (walk_next(&w, &p)) {
-		if (mem_is_forced(p.vma))
-			continue;
-		/* across mappings: all are writable as yet */
-		if (whole.len && whole.addr + whole.len == p.addr &&
-		    whole.offset + whole.len == p.offset) {
-			whole.len += p.len;
-			continue;
-		}
-		fill_piece(b, &whole);
-		whole = p;
-	}
-	fill_piece(b, &whole);
-	batch_flush(b);
-	for (size_t i = 0; i < j->ti->pages->n_guard; i++)
-		ckpt_script_add(j->s, SYS_madvise, CKPT_C(j->ti->pages->guard[i] * MEM_PAGE),
-				CKPT_C(j->ti->pages->guards[i] * MEM_PAGE),
-				CKPT_C(MADV_GUARD_INSTALL));
 	return 0;
+}
+
+int mem_fill_task(struct mem_filler *f, const struct mem_job *j, struct ckpt_error *err)
+{
+	struct walk w = walk_start(j->ti);
+	struct piece p;
+	int r = 0;
+
+	while (!r && walk_next(&w, &p))
+		if (!mem_is_forced(p.vma))
+			r = note(f, j->task->pid, -1, p.addr, p.len, p.offset, err);
+	return r;
+}
+
+void mem_fill_free(struct mem_filler *f)
+{
+	free(f->portion);
+	free(f->place);
+	f->portion = NULL;
+	f->place = NULL;
+}
+
+/* ---- copying ---------------------------------------------------------------------------- */
+
+static int read_portion(int fd, char *buf, size_t len, uint64_t offset, struct ckpt_error *err)
+{
+	while (len) {
+		ssize_t n = pread(fd, buf, len, (off_t)offset);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return ckpt_fail_sys(err, n < 0 ? errno : EIO, "reading the page file");
+		buf += n;
+		offset += (uint64_t)n;
+		len -= (size_t)n;
+	}
+	return 0;
+}
+
+static int write_memory(const struct mem_portion *p, struct iovec *to, char *buf,
+			struct ckpt_error *err)
+{
+	struct iovec from = { buf, p->bytes };
+	size_t n = p->n;
+
+	while (from.iov_len) {
+		ssize_t done = process_vm_writev(p->pid, &from, 1, to, n, 0);
+
+		if (done <= 0)
+			return ckpt_fail_sys(err, done < 0 ? errno : EIO,
+					     "process %d: writing memory at %llx", (int)p->pid,
+					     (unsigned long long)(uintptr_t)to->iov_base);
+		from.iov_base = (char *)from.iov_base + done;
+		from.iov_len -= (size_t)done;
+		for (; n && (size_t)done >= to->iov_len; to++, n--)
+			done -= (ssize_t)to->iov_len;
+		if (done) {
+			to->iov_base = (char *)to->iov_base + done;
+			to->iov_len -= (size_t)done;
+		}
+	}
+	return 0;
+}
+
+static int write_object(const struct mem_portion *p, const struct iovec *to, const char *buf,
+			struct ckpt_error *err)
+{
+	for (size_t i = 0; i < p->n; i++)
+		for (size_t done = 0; done < to[i].iov_len;) {
+			ssize_t n = pwrite(p->fd, buf, to[i].iov_len - done,
+					   (off_t)((uintptr_t)to[i].iov_base + done));
+
+			if (n < 0 && errno == EINTR)
+				continue;
+			if (n <= 0)
+				return ckpt_fail_sys(err, n < 0 ? errno : EIO,
+						     "writing shared memory");
+			done += (size_t)n;
+			buf += n;
+		}
+	return 0;
+}
+
+static int copy_portion(struct mem_filler *f, const struct mem_portion *p, char *buf,
+			struct ckpt_error *err)
+{
+	struct iovec *to = f->place + p->first;
+	int r = read_portion(f->pages_fd, buf, p->bytes, p->offset, err);
+
+	if (r < 0)
+		return r;
+	return p->pid ? write_memory(p, to, buf, err) : write_object(p, to, buf, err);
+}
+
+/* Take portions until there are none; the first error ends it for all. */
+static void *copy_portions(void *arg)
+{
+	CKPT_AUTO_FREE char *buf = malloc(PORTION);
+	struct mem_filler *f = arg;
+	struct ckpt_error err = { 0 };
+	int r = buf ? 0 : ckpt_fail(&err, ENOMEM, "out of memory");
+
+	pthread_mutex_lock(&f->lock);
+	while (!f->failed) {
+		size_t i = f->next++;
+
+		if (r < 0) {
+			f->failed = r;
+			f->err = err;
+		}
+		if (r < 0 || i >= f->n)
+			break;
+		pthread_mutex_unlock(&f->lock);
+		r = copy_portion(f, &f->portion[i], buf, &err);
+		pthread_mutex_lock(&f->lock);
+	}
+	if (r < 0 && !f->failed) {
+		f->failed = r;
+		f->err = err;
+	}
+	pthread_mutex_unlock(&f->lock);
+	return NULL;
+}
+
+static size_t helpers_wanted(const struct mem_filler *f)
+{
+	cpu_set_t set;
+	size_t cpus = sched_getaffinity(0, sizeof(set), &set) ? 1 : (size_t)CPU_COUNT(&set);
+
+	if (f->bytes < HELPED_BYTES || cpus < 2)
+		return 0;
+	return cpus - 1 < MAX_HELPERS ? cpus - 1 : MAX_HELPERS;
+}
+
+int mem_fill_run(struct mem_filler *f, struct ckpt_error *err)
+{
+	pthread_t helper[MAX_HELPERS];
+	size_t want = helpers_wanted(f), n = 0;
+	sigset_t all, old;
+
+	if (!f->n)
+		return 0;
+	pthread_mutex_init(&f->lock, NULL);
+	/* signals are for the thread that knows what to do with them */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	while (n < want && !pthread_create(&helper[n], NULL, copy_portions, f))
+		n++;
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	copy_portions(f);
+	while (n)
+		pthread_join(helper[--n], NULL);
+	pthread_mutex_destroy(&f->lock);
+	if (f->failed)
+		*err = f->err;
+	return f->failed;
 }
 
 static int copy_forced(struct mem_job *j, int mem, const struct piece *p, struct ckpt_error *err)
@@ -200,65 +339,52 @@ static bool is_noreserve(const struct mem_image *im, uint32_t object)
 	return false;
 }
 
-static int fill_shared(const mem_shared_rec *s, char *at, int pages_fd, struct ckpt_error *err)
-{
-	uint64_t offset = s->offset;
-
-	for (size_t i = 0; i < s->n_start; i++) {
-		char *to = at + s->start[i] * MEM_PAGE;
-		uint64_t len = s->pages[i] * MEM_PAGE;
-
-		if (s->pages[i] >= POPULATE_MIN)
-			(void)madvise(to, len, MADV_POPULATE_WRITE);
-		while (len) {
-			ssize_t n = pread(pages_fd, to, len < BATCH_BYTES ? len : BATCH_BYTES,
-					  (off_t)offset);
-
-			if (n < 0 && errno == EINTR)
-				continue;
-			if (n <= 0)
-				return ckpt_fail_sys(err, n < 0 ? errno : EIO,
-						     "reading the page file");
-			to += n;
-			offset += (uint64_t)n;
-			len -= (uint64_t)n;
-		}
-	}
-	return 0;
-}
-
 /*
  * Made by the engine: the object then exists before the first task maps it, all
  * holders are alike, and it is filled once. What it is cannot be told from one
  * that a task has made.
  */
-static int make_shared(const struct mem_image *im, const mem_shared_rec *s, int pages_fd,
-		       struct ckpt_error *err)
+static int make_shared(const struct mem_image *im, const mem_shared_rec *s, struct ckpt_error *err)
 {
 	int flags = MAP_SHARED | MAP_ANONYMOUS | (is_noreserve(im, s->id) ? MAP_NORESERVE : 0);
 	char path[64];
 	void *at = mmap(NULL, s->size, PROT_READ | PROT_WRITE, flags, -1, 0);
-	int fd, r;
+	int fd, e;
 
 	if (at == MAP_FAILED)
 		return ckpt_fail_sys(err, errno, "mmap of %llu bytes", (unsigned long long)s->size);
 	snprintf(path, sizeof(path), "/proc/self/map_files/%llx-%llx",
 		 (unsigned long long)(uintptr_t)at, (unsigned long long)(uintptr_t)at + s->size);
 	fd = open(path, O_RDWR | O_CLOEXEC);
-	r = fd < 0 ? ckpt_fail_sys(err, errno, "open %s", path) : fill_shared(s, at, pages_fd, err);
+	e = errno;
 	munmap(at, s->size);
-	if (r < 0 && fd >= 0)
-		close(fd);
-	return r < 0 ? r : fd;
+	return fd < 0 ? ckpt_fail_sys(err, e, "open %s", path) : fd;
 }
 
-int mem_shared_make(const struct mem_image *im, int pages_fd, int *fds, struct ckpt_error *err)
+static int note_shared(struct mem_filler *f, const mem_shared_rec *s, int fd,
+		       struct ckpt_error *err)
+{
+	uint64_t offset = s->offset;
+	int r = 0;
+
+	for (size_t i = 0; !r && i < s->n_start; i++) {
+		r = note(f, 0, fd, s->start[i] * MEM_PAGE, s->pages[i] * MEM_PAGE, offset, err);
+		offset += s->pages[i] * MEM_PAGE;
+	}
+	return r;
+}
+
+int mem_shared_make(struct mem_filler *f, const struct mem_image *im, int *fds,
+		    struct ckpt_error *err)
 {
 	for (size_t i = 0; i < im->n_shared; i++) {
+		int r;
+
 		if (!im->shared[i])
 			continue;
-		fds[i] = make_shared(im, im->shared[i], pages_fd, err);
-		if (fds[i] < 0)
+		fds[i] = make_shared(im, im->shared[i], err);
+		r = fds[i] < 0 ? fds[i] : note_shared(f, im->shared[i], fds[i], err);
+		if (r < 0)
 			return ckpt_wrap(err, "shared memory %zu", i + 1);
 	}
 	return 0;

@@ -26,17 +26,17 @@ struct mapper {
 	uint64_t agent_start, agent_end;
 	uint64_t scratch; /* room for one piece of memory to be moved into place; 0: none */
 	int exe_num;	  /* number of the executed file in the task; -1 */
+	int *prots;	  /* what each mapping allows until it is filled */
 };
 
 /* ---- lending ----------------------------------------------------------------- */
 
 /*
- * Places in the lender's table: read-only files, writable ones, shared objects, the executed file,
- * the page file.
+ * Places in the lender's table: read-only files, writable ones, shared objects, the executed file.
  */
 static size_t slots(const struct mem_image *im)
 {
-	return im->n_files * 2 + im->n_shared + 2;
+	return im->n_files * 2 + im->n_shared + 1;
 }
 
 static int lend_file(struct mapper *m, uint32_t id, bool write, struct ckpt_error *err)
@@ -63,7 +63,7 @@ static int lend_exe(struct mapper *m, struct ckpt_error *err)
 		return 0;
 	/* with the others closed, it gets the pidfd's next number at most: that after it is free */
 	mem_lend_end(&m->lend, m->j.s);
-	op = mem_lend_file(&m->lend, m->j.s, slots(m->j.im) - 2, m->j.im->files[sp->exe - 1]->path,
+	op = mem_lend_file(&m->lend, m->j.s, slots(m->j.im) - 1, m->j.im->files[sp->exe - 1]->path,
 			   O_RDONLY, err);
 	if (op < 0)
 		return op;
@@ -376,28 +376,32 @@ static int map_groups(struct mapper *m, const int *prots, struct ckpt_error *err
 static int map_all(struct mapper *m, struct ckpt_error *err)
 {
 	const struct mem_task_image *ti = m->j.ti;
-	CKPT_AUTO_FREE int *prots = calloc(ti->vmas->n_vma + 1, sizeof(*prots));
-	int r;
 
-	if (!prots)
+	m->prots = calloc(ti->vmas->n_vma + 1, sizeof(*m->prots));
+	if (!m->prots)
 		return ckpt_fail(err, ENOMEM, "out of memory");
-	first_prots(ti, prots);
+	first_prots(ti, m->prots);
 	clear(m);
 	map_vdso(m);
-	r = map_groups(m, prots, err);
-	if (r < 0)
-		return r;
-	if (ti->pages->n_start)
-		m->j.pages_op = mem_lend(&m->lend, m->j.s, slots(m->j.im) - 1, m->j.pages_fd);
-	r = mem_fill_script(&m->j, err);
-	for (size_t i = 0; !r && i < ti->vmas->n_vma; i++) {
+	return map_groups(m, m->prots, err);
+}
+
+/* Contents are in place: what the mappings shall be like from now on. */
+static void protect_all(struct mapper *m)
+{
+	const struct mem_task_image *ti = m->j.ti;
+
+	for (size_t i = 0; i < ti->pages->n_guard; i++)
+		ckpt_script_add(m->j.s, SYS_madvise, CKPT_C(ti->pages->guard[i] * MEM_PAGE),
+				CKPT_C(ti->pages->guards[i] * MEM_PAGE),
+				CKPT_C(MADV_GUARD_INSTALL));
+	for (size_t i = 0; i < ti->vmas->n_vma; i++) {
 		const mem_vma_rec *v = ti->vmas->vma[i];
 
-		if (prots[i] != (int)v->prot)
+		if (m->prots[i] != (int)v->prot)
 			ckpt_script_add(m->j.s, SYS_mprotect, CKPT_C(v->start),
 					CKPT_C(v->end - v->start), CKPT_C(v->prot));
 	}
-	return r;
 }
 
 /* ---- afterwards: the layout, locks ---------------------------------------------------- */
@@ -453,7 +457,8 @@ static void set_layout(struct mapper *m)
 
 /* ---- one task --------------------------------------------------------------------------- */
 
-static int map_with(struct mapper *m, struct ckpt_error *err)
+/* The mappings, writable as yet. */
+static int task_begin(struct mapper *m, struct ckpt_error *err)
 {
 	int r;
 
@@ -461,8 +466,15 @@ static int map_with(struct mapper *m, struct ckpt_error *err)
 	if (m->j.ti->vmas->n_seam)
 		m->scratch = find_hole(m, longest_seam_piece(m->j.ti->vmas));
 	r = map_all(m, err);
-	if (!r)
-		r = lend_exe(m, err);
+	return r < 0 ? r : run_script(m, err);
+}
+
+static int task_end(struct mapper *m, struct ckpt_error *err)
+{
+	int r;
+
+	protect_all(m);
+	r = lend_exe(m, err);
 	if (r < 0)
 		return r;
 	set_layout(m);
@@ -477,45 +489,88 @@ static int map_with(struct mapper *m, struct ckpt_error *err)
 	return r ? r : mem_map_check(&m->j, err);
 }
 
-/* What all tasks' mappings are made from. */
-struct sources {
+/* ---- all tasks -------------------------------------------------------------------------- */
+
+/* What all tasks' mappings are made from, and those that are being made. */
+struct mappers {
+	struct ckpt_run *run;
 	const struct mem_image *im;
 	int pages_fd, self;
 	int *shared;
+	struct mapper *m;
+	size_t n;
 };
 
-static int map_task(struct ckpt_run *run, const struct sources *src, struct ckpt_task *t,
-		    struct ckpt_error *err)
+static void mappers_free(struct mappers *all)
 {
-	struct mapper m = { .j = { .run = run,
-				   .im = src->im,
-				   .ti = mem_image_task(src->im, t->id),
-				   .task = t,
-				   .pages_fd = src->pages_fd },
-			    .shared_fds = src->shared };
-	int r;
-
-	if (!m.j.ti)
-		return 0;
-	m.j.s = ckpt_script_new(run, "mem.map");
-	r = mem_lend_init(&m.lend, run, t, src->self, slots(src->im), err);
-	if (!r)
-		r = map_with(&m, err);
-	ckpt_script_free(m.j.s);
-	mem_lend_free(&m.lend);
-	return r;
+	for (size_t i = 0; i < all->n; i++) {
+		ckpt_script_free(all->m[i].j.s);
+		mem_lend_free(&all->m[i].lend);
+		free(all->m[i].prots);
+	}
+	for (size_t i = 0; all->shared && i < all->im->n_shared; i++)
+		if (all->shared[i] >= 0)
+			close(all->shared[i]);
+	free(all->shared);
+	free(all->m);
 }
 
-static int map_tasks(struct ckpt_run *run, const struct sources *src, struct ckpt_error *err)
+static int mappers_init(struct mappers *all, struct ckpt_error *err)
 {
+	all->m = calloc(ckpt_task_count(all->run) + 1, sizeof(*all->m));
+	all->shared = calloc(all->im->n_shared + 1, sizeof(*all->shared));
+	if (!all->m || !all->shared)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	memset(all->shared, -1, all->im->n_shared * sizeof(*all->shared));
+	return 0;
+}
+
+static int add_task(struct mappers *all, struct mem_filler *f, struct ckpt_task *t,
+		    struct ckpt_error *err)
+{
+	const struct mem_task_image *ti = t->zombie ? NULL : mem_image_task(all->im, t->id);
+	struct mapper *m = &all->m[all->n];
+	int r;
+
+	if (!ti)
+		return 0;
+	all->n++;
+	*m = (struct mapper){ .j = { .run = all->run,
+				     .im = all->im,
+				     .ti = ti,
+				     .task = t,
+				     .s = ckpt_script_new(all->run, "mem.map"),
+				     .pages_fd = all->pages_fd },
+			      .shared_fds = all->shared,
+			      .exe_num = -1 };
+	r = mem_lend_init(&m->lend, all->run, t, all->self, slots(all->im), err);
+	if (!r)
+		r = task_begin(m, err);
+	return r < 0 ? r : mem_fill_task(f, &m->j, err);
+}
+
+static int map_tasks(struct mappers *all, struct ckpt_error *err)
+{
+	MEM_AUTO_FILLER struct mem_filler f = { .pages_fd = all->pages_fd };
 	char name[64];
+	int r = mem_shared_make(&f, all->im, all->shared, err);
 
-	for (size_t i = 0; i < ckpt_task_count(run); i++) {
-		struct ckpt_task *t = ckpt_task_at(run, i);
-		int r = t->zombie ? 0 : map_task(run, src, t, err);
+	for (size_t i = 0; !r && i < ckpt_task_count(all->run); i++) {
+		struct ckpt_task *t = ckpt_task_at(all->run, i);
 
+		r = add_task(all, &f, t, err);
 		if (r < 0)
 			return ckpt_wrap(err, "%s", mem_task_name(t, name, sizeof(name)));
+	}
+	if (!r)
+		r = mem_fill_run(&f, err);
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < all->n; i++) {
+		r = task_end(&all->m[i], err);
+		if (r < 0)
+			return ckpt_wrap(err, "%s",
+					 mem_task_name(all->m[i].j.task, name, sizeof(name)));
 	}
 	return 0;
 }
@@ -524,7 +579,7 @@ int mem_map(struct ckpt_run *run, struct ckpt_error *err)
 {
 	CKPT_AUTO_FD int pages_fd = -1;
 	CKPT_AUTO_FD int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
-	struct sources src;
+	struct mappers all;
 	struct mem_state *st;
 	uint64_t size;
 	int r = mem_state_get(run, &st, err);
@@ -535,17 +590,10 @@ int mem_map(struct ckpt_run *run, struct ckpt_error *err)
 		r = ckpt_pages_open(run, MEM_PAGES_NAME, &pages_fd, &size, err);
 	if (r < 0)
 		return r;
-	src = (struct sources){ .im = st->image, .pages_fd = pages_fd, .self = self };
-	src.shared = calloc(src.im->n_shared + 1, sizeof(*src.shared));
-	if (!src.shared)
-		return ckpt_fail(err, ENOMEM, "out of memory");
-	memset(src.shared, -1, src.im->n_shared * sizeof(*src.shared));
-	r = mem_shared_make(src.im, pages_fd, src.shared, err);
+	all = (struct mappers){ .run = run, .im = st->image, .pages_fd = pages_fd, .self = self };
+	r = mappers_init(&all, err);
 	if (!r)
-		r = map_tasks(run, &src, err);
-	for (size_t i = 0; i < src.im->n_shared; i++)
-		if (src.shared[i] >= 0)
-			close(src.shared[i]);
-	free(src.shared);
+		r = map_tasks(&all, err);
+	mappers_free(&all);
 	return r;
 }

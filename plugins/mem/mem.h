@@ -3,8 +3,10 @@
 #ifndef PLUGIN_MEM_H
 #define PLUGIN_MEM_H
 
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 
 #include <ckpt/plugin.h>
 #include <ckpt/vma.h>
@@ -314,6 +316,39 @@ void mem_lend_free(struct mem_lender *l);
 
 /* ---- mapping (map.c, fill.c) ---------------------------------------------------------------- */
 
+/* ---- contents on their way to the page file (sink.c) ----------------------------------------- */
+
+/* A buffer and what is done to it fit into the second-level cache. */
+#define MEM_SINK_BUFFER	 ((size_t)512 << 10)
+#define MEM_SINK_BUFFERS 4
+
+struct mem_sink {
+	struct ckpt_pages *pages;
+	char *memory;
+	size_t used[MEM_SINK_BUFFERS];
+	unsigned put, taken; /* numbers of buffers so far */
+	uint64_t offset;     /* in the page file */
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool threaded, ending;
+	int failed;
+	struct ckpt_error err;
+};
+
+int mem_sink_open(struct mem_sink *k, struct ckpt_pages *pages, struct ckpt_error *err);
+/* The buffer to be filled now. */
+char *mem_sink_buffer(const struct mem_sink *k);
+/* Hand over its first `len` bytes. Errors may be those of earlier buffers. */
+int mem_sink_put(struct mem_sink *k, size_t len, struct ckpt_error *err);
+/* Wait until everything is written. */
+int mem_sink_close(struct mem_sink *k, struct ckpt_error *err);
+void mem_sink_free(struct mem_sink *k);
+#define MEM_AUTO_SINK __attribute__((cleanup(mem_sink_free)))
+
+/* ---- mapping and filling (map.c, fill.c) -------------------------------------------------------
+ */
+
 /* One task being mapped. */
 struct mem_job {
 	struct ckpt_run *run;
@@ -322,19 +357,43 @@ struct mem_job {
 	struct ckpt_task *task;
 	struct ckpt_script *s;
 	int pages_fd; /* of the engine; -1: no page file */
-	int pages_op; /* fetches the same in the task */
 };
 
-/* Must the mapping be writable while it is made? */
-bool mem_needs_write(const struct mem_task_image *ti, size_t vma, size_t *extent);
-/* Can the task itself write there, or must the engine do it through /proc/PID/mem? */
+/* What is to be copied from the page file to where: portions that one thread each takes. */
+struct mem_portion {
+	pid_t pid; /* whose memory; 0: the object `fd` */
+	int fd;
+	uint64_t offset; /* in the page file */
+	size_t bytes;
+	size_t first, n; /* places */
+};
+
+struct mem_filler {
+	int pages_fd;
+	struct mem_portion *portion;
+	struct iovec *place; /* addresses, or offsets in an object */
+	size_t n, cap, n_places, cap_places;
+	uint64_t bytes;
+	/* while they are at work */
+	pthread_mutex_t lock;
+	size_t next;
+	int failed;
+	struct ckpt_error err;
+};
+
+/* Never writable by its owner, so filled through /proc/PID/mem? */
 bool mem_is_forced(const mem_vma_rec *v);
-/* Append what fills all mappings but the forced ones. */
-int mem_fill_script(struct mem_job *j, struct ckpt_error *err);
+/* Note the contents of all mappings of a task but the forced ones. */
+int mem_fill_task(struct mem_filler *f, const struct mem_job *j, struct ckpt_error *err);
+/* Copy everything that was noted; the mappings must be there and writable. */
+int mem_fill_run(struct mem_filler *f, struct ckpt_error *err);
+void mem_fill_free(struct mem_filler *f);
+#define MEM_AUTO_FILLER __attribute__((cleanup(mem_fill_free)))
 /* Fill the forced ones. */
 int mem_fill_forced(struct mem_job *j, struct ckpt_error *err);
-/* Make and fill the shared objects; fds[i] belongs to object i + 1. */
-int mem_shared_make(const struct mem_image *im, int pages_fd, int *fds, struct ckpt_error *err);
+/* Make the shared objects and note their contents; fds[i] belongs to object i + 1. */
+int mem_shared_make(struct mem_filler *f, const struct mem_image *im, int *fds,
+		    struct ckpt_error *err);
 /* The live mappings of a restored task are those of the image. */
 int mem_map_check(const struct mem_job *j, struct ckpt_error *err);
 

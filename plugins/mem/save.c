@@ -6,42 +6,26 @@
  */
 #include <fcntl.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "mem.h"
-
-#define BUFFER (4ull << 20)
 
 struct saver {
 	struct ckpt_run *run;
 	struct mem_state *st;
-	struct ckpt_pages *pages;
+	struct mem_sink sink;
 	char *buf;
 	size_t used;
 	uint64_t offset; /* in the page file, of the buffer's beginning */
-	uint64_t stored, zero;
+	uint64_t zero;
 };
-
-static void saver_free(struct saver *s)
-{
-	if (s->buf)
-		munmap(s->buf, BUFFER);
-}
 
 static int flush(struct saver *s, struct ckpt_error *err)
 {
-	uint64_t at;
-	int r;
+	int r = mem_sink_put(&s->sink, s->used, err);
 
-	if (!s->used)
-		return 0;
-	r = ckpt_pages_append(s->pages, s->buf, s->used, &at, err);
 	if (r < 0)
 		return r;
-	/* records are written before their pages: both must agree on the place */
-	if (at != s->offset)
-		return ckpt_fail(err, EIO, "page file: data went to %llu instead of %llu",
-				 (unsigned long long)at, (unsigned long long)s->offset);
+	s->buf = mem_sink_buffer(&s->sink);
 	s->offset += s->used;
 	s->used = 0;
 	return 0;
@@ -103,14 +87,14 @@ static int save_run(struct saver *s, int fd, uint64_t page, uint64_t pages, bool
 		    struct mem_runs *out, struct ckpt_error *err)
 {
 	while (pages) {
-		size_t room = BUFFER - s->used, want;
+		size_t room = MEM_SINK_BUFFER - s->used, want;
 		int r;
 
 		if (!room) {
 			r = flush(s, err);
 			if (r < 0)
 				return r;
-			room = BUFFER;
+			room = MEM_SINK_BUFFER;
 		}
 		want = pages * MEM_PAGE < room ? (size_t)(pages * MEM_PAGE) : room;
 		r = (int)read_all(fd, s->buf + s->used, want, page * MEM_PAGE);
@@ -217,10 +201,8 @@ static int save_shared(struct saver *s, size_t index, struct ckpt_error *err)
 static int save_all(struct saver *s, struct ckpt_error *err)
 {
 	char name[64];
-	int r = ckpt_pages_create(s->run, MEM_PAGES_NAME, &s->pages, err);
+	int r = 0;
 
-	if (r < 0)
-		return r;
 	for (size_t i = 0; i < s->st->n_spaces; i++) {
 		r = save_task(s, &s->st->spaces[i], err);
 		if (r < 0)
@@ -232,21 +214,28 @@ static int save_all(struct saver *s, struct ckpt_error *err)
 		if (r < 0)
 			return ckpt_wrap(err, "shared memory %zu", i + 1);
 	}
-	return flush(s, err);
+	r = flush(s, err);
+	return r < 0 ? r : mem_sink_close(&s->sink, err);
+}
+
+static void saver_free(struct saver *s)
+{
+	mem_sink_free(&s->sink);
 }
 
 int mem_save(struct ckpt_run *run, struct ckpt_error *err)
 {
 	__attribute__((cleanup(saver_free))) struct saver s = { .run = run };
+	struct ckpt_pages *pages;
 	int r = mem_state_get(run, &s.st, err);
-	void *buf;
 
+	if (!r)
+		r = ckpt_pages_create(run, MEM_PAGES_NAME, &pages, err);
+	if (!r)
+		r = mem_sink_open(&s.sink, pages, err);
 	if (r < 0)
 		return r;
-	buf = mmap(NULL, BUFFER, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (buf == MAP_FAILED)
-		return ckpt_fail_sys(err, errno, "mmap");
-	s.buf = buf;
+	s.buf = mem_sink_buffer(&s.sink);
 	r = save_all(&s, err);
 	if (r < 0)
 		return r;
