@@ -19,6 +19,7 @@
 
 #include "agent.h"
 #include "offsets.h"
+#include "syscall.h"
 
 _Static_assert(offsetof(struct agent_seat, frame) == SEAT_STACK_TOP, "offsets.h is stale");
 _Static_assert(sizeof(struct agent_header) <= AGENT_HEADER_SIZE, "header too large");
@@ -32,21 +33,6 @@ _Static_assert(sizeof(struct agent_header) <= AGENT_HEADER_SIZE, "header too lar
 
 void agent_main(struct agent_seat *seat) __attribute__((noreturn));
 void agent_jump(const uint64_t regs[9]) __attribute__((noreturn));
-
-static inline int64_t sys6(int64_t nr, int64_t a, int64_t b, int64_t c, int64_t d, int64_t e,
-			   int64_t f)
-{
-	int64_t ret;
-	register int64_t r10 __asm__("r10") = d;
-	register int64_t r8 __asm__("r8") = e;
-	register int64_t r9 __asm__("r9") = f;
-
-	__asm__ volatile("syscall"
-			 : "=a"(ret)
-			 : "0"(nr), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-			 : "rcx", "r11", "memory");
-	return ret;
-}
 
 static inline uint32_t load(const uint32_t *p)
 {

@@ -151,21 +151,33 @@ static const uint8_t *find_bytes(const uint8_t *p, size_t n, const char *what, s
 	return memmem(p, n, what, len);
 }
 
+/* Does "mov $15,%rax" or "mov $15,%eax" end right before `f`? Its length, or 0. */
+static size_t mov_before(const uint8_t *text, const uint8_t *f)
+{
+	static const char mov[] = "\x48\xc7\xc0\x0f\0\0\0", short_mov[] = "\xb8\x0f\0\0\0";
+
+	if (f - text >= 7 && !memcmp(f - 7, mov, 7))
+		return 7;
+	return f - text >= 5 && !memcmp(f - 5, short_mov, 5) ? 5 : 0;
+}
+
+/* One pass for both: system call instructions are rare, and what surrounds them tells. */
 static void search_text(const uint8_t *text, size_t n, uint64_t at, struct gadgets *g)
 {
-	static const char syscall_ret[] = "\x0f\x05\xc3";
-	static const char pop_rax[] = "\x58\xc3";
-	static const char sigreturn[][10] = { "\x48\xc7\xc0\x0f\0\0\0\x0f\x05",
-					      "\xb8\x0f\0\0\0\x0f\x05" };
-	static const size_t sigreturn_len[] = { 9, 7 };
-	const uint8_t *f;
+	const uint8_t *f = text, *end = text + n;
 
-	if (!g->syscall_ret && (f = find_bytes(text, n, syscall_ret, 3)))
-		g->syscall_ret = at + (uint64_t)(f - text);
-	for (size_t i = 0; i < CKPT_ARRAY_SIZE(sigreturn) && !g->sigreturn; i++)
-		if ((f = find_bytes(text, n, sigreturn[i], sigreturn_len[i])))
-			g->sigreturn = at + (uint64_t)(f - text);
-	if (!g->pop_rax && (f = find_bytes(text, n, pop_rax, 2)))
+	while ((f = find_bytes(f, (size_t)(end - f), "\x0f\x05", 2))) {
+		size_t mov = mov_before(text, f);
+
+		if (!g->syscall_ret && end - f > 2 && f[2] == 0xc3)
+			g->syscall_ret = at + (uint64_t)(f - text);
+		if (!g->sigreturn && mov)
+			g->sigreturn = at + (uint64_t)(f - text) - mov;
+		if (g->syscall_ret && g->sigreturn)
+			return;
+		f += 2;
+	}
+	if (!g->pop_rax && !g->sigreturn && (f = find_bytes(text, n, "\x58\xc3", 2)))
 		g->pop_rax = at + (uint64_t)(f - text);
 }
 
@@ -174,7 +186,8 @@ static bool complete(const struct gadgets *g)
 	return g->syscall_ret && (g->sigreturn || g->pop_rax);
 }
 
-#define TEXT_CHUNK (256u << 10)
+/* Small enough for memory that malloc(3) has at hand: fresh pages cost more than the search. */
+#define TEXT_CHUNK (32u << 10)
 
 int find_gadgets(int memfd, const char *maps, struct gadgets *g, struct ckpt_error *err)
 {

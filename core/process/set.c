@@ -75,6 +75,7 @@ void proc_free(struct proc_set *ps)
 		close(ps->self_pidfd);
 	free(ps->tasks);
 	free(ps->reserved);
+	free(ps->birth);
 	free(ps);
 }
 

@@ -65,6 +65,7 @@ struct proc_set {
 	int max_fd;	/* highest descriptor number of any task */
 	int self_pidfd; /* pidfd of the engine: skeletons fetch descriptors through it */
 	pid_t newborn;	/* cloned last, stopped, not yet seated */
+	void *birth;	/* the stack on which the root was born */
 };
 
 static inline struct task_node *node_of(const struct ckpt_task *t)

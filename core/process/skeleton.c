@@ -25,6 +25,7 @@
 
 #include "engine/run.h"
 #include "process/set.h"
+#include "process/spawn.h"
 #include "process/uapi.h"
 
 #define STOP_TIMEOUT_MS 10000
@@ -54,30 +55,45 @@ static int open_stub(struct ckpt_error *err)
 	return ro < 0 ? ckpt_fail_sys(err, errno, "%s", path) : ro;
 }
 
-/* In the child: become the stub, with the transport as the only descriptor. */
-static void __attribute__((noreturn)) become_stub(int go, int stub, int pidfd, int transport)
+/* What the child that becomes the root needs to know. */
+struct birth {
+	int go, stub, pidfd, transport;
+};
+
+static inline int64_t sys3(int64_t nr, int64_t a, int64_t b, int64_t c)
 {
-	char *argv[] = { (char *)"ckpt-skeleton", NULL }, *envp[] = { NULL };
-	sigset_t none;
+	return sys6(nr, a, b, c, 0, 0, 0);
+}
+
+/* In the child: become the stub, with the transport as the only descriptor. */
+static SPAWN_CHILD void become_stub(void *arg)
+{
+	const struct birth *b = arg;
+	const char *argv[] = { "ckpt-skeleton", NULL }, *envp[] = { NULL };
+	/* struct sigaction as the kernel has it: SIG_DFL; and an empty set */
+	const uint64_t none[4] = { 0 };
+	int64_t stub = -1;
 	char c;
 
 	for (int sig = 1; sig < 65; sig++)
-		signal(sig, SIG_DFL);
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
-	if (read(go, &c, 1) != 1)
-		_exit(127);
-	syscall(SYS_close_range, 0U, ~0U, CLOSE_RANGE_CLOEXEC);
-	/* out of the way: its number may be the transport's */
-	stub = fcntl(stub, F_DUPFD_CLOEXEC, transport + 1);
-	if (stub < 0 ||
-	    (pidfd == transport ? fcntl(pidfd, F_SETFD, 0) : dup2(pidfd, transport)) < 0)
-		_exit(127);
-	syscall(SYS_execveat, stub, "", argv, envp, AT_EMPTY_PATH);
-	_exit(127);
+		sys6(SYS_rt_sigaction, sig, (int64_t)(uintptr_t)none, 0, 8, 0, 0);
+	sys6(SYS_rt_sigprocmask, SIG_SETMASK, (int64_t)(uintptr_t)none, 0, 8, 0, 0);
+	if (sys3(SYS_read, b->go, (int64_t)(uintptr_t)&c, 1) == 1) {
+		sys3(SYS_close_range, 0, ~0U, CLOSE_RANGE_CLOEXEC);
+		/* out of the way: its number may be the transport's */
+		stub = sys3(SYS_fcntl, b->stub, F_DUPFD_CLOEXEC, b->transport + 1);
+	}
+	if (stub >= 0 &&
+	    (b->pidfd == b->transport ? sys3(SYS_fcntl, b->pidfd, F_SETFD, 0)
+				      : sys3(SYS_dup2, b->pidfd, b->transport, 0)) >= 0)
+		sys6(SYS_execveat, stub, (int64_t)(uintptr_t) "", (int64_t)(uintptr_t)argv,
+		     (int64_t)(uintptr_t)envp, AT_EMPTY_PATH, 0);
+	for (;;)
+		sys3(SYS_exit_group, 127, 0, 0);
 }
 
-static pid_t clone_root(const struct ckpt_birth *b)
+/* The stack outlives this call: if seizing it fails, the child is killed later. */
+static pid_t clone_root(struct proc_set *ps, const struct ckpt_birth *b, int go, int stub)
 {
 	struct clone_args args = {
 		.flags = b->clone_flags,
@@ -85,8 +101,15 @@ static pid_t clone_root(const struct ckpt_birth *b)
 		.set_tid = (uint64_t)(uintptr_t)b->set_tid,
 		.set_tid_size = b->n_set_tid,
 	};
+	struct birth *birth;
 
-	return (pid_t)syscall(SYS_clone3, &args, sizeof(args));
+	free(ps->birth);
+	ps->birth = malloc(SPAWN_STACK + sizeof(*birth));
+	if (!ps->birth)
+		return -ENOMEM;
+	birth = (struct birth *)((char *)ps->birth + SPAWN_STACK);
+	*birth = (struct birth){ go, stub, ps->self_pidfd, transport_fd(ps) };
+	return spawn(&args, ps->birth, become_stub, birth);
 }
 
 /* Seize the child that waits at `go`, let it execute the stub, stop it at its first instruction. */
@@ -174,11 +197,9 @@ int ckpt_make_root(struct ckpt_run *run, uint32_t id, const struct ckpt_birth *b
 	go_read = go[0];
 	go_write = go[1];
 	ps->restoring = true;
-	pid = clone_root(b);
-	if (!pid)
-		become_stub(go_read, stub, ps->self_pidfd, transport_fd(ps));
+	pid = clone_root(ps, b, go_read, stub);
 	if (pid < 0)
-		return ckpt_fail_sys(err, errno, "clone3(2) of the root with pid %d",
+		return ckpt_fail_sys(err, pid, "clone3(2) of the root with pid %d",
 				     b->n_set_tid ? (int)b->set_tid[b->n_set_tid - 1] : 0);
 	t = new_task(ps, pid, id, NULL, err);
 	if (!t) {
