@@ -16,6 +16,7 @@ def programs(context):
     apps = context.source / "tests" / "apps"
     return {"redis": Redis,
             "python": lambda test: Victim(test, apps / "python_app.py"),
+            "bash": lambda test: Victim(test, apps / "bash_app.py"),
             "nested": lambda test: Victim(test, context.scenario("nested")),
             "busy": lambda test: Victim(test, context.scenario("busy"))}
 
