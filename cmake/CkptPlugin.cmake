@@ -37,4 +37,7 @@ function(ckpt_add_plugin name)
   target_compile_definitions(ckpt-plugin-${name} PRIVATE _GNU_SOURCE)
   target_include_directories(ckpt-plugin-${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_BINARY_DIR})
   target_link_libraries(ckpt-plugin-${name} PRIVATE ckpt::plugin)
+  if(NOT CKPT_SANITIZE) # a sanitizer's symbols come with the program
+    target_link_options(ckpt-plugin-${name} PRIVATE -Wl,--no-undefined)
+  endif()
 endfunction()

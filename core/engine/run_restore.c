@@ -10,9 +10,10 @@
 
 static int at_planned(struct ckpt_run *run, struct ckpt_error *err)
 {
+	const struct ckpt_restore_args *a = run->arg;
 	int r = run_check_unmet(run, err);
 
-	if (r < 0 || run->plan_only)
+	if (r < 0 || run->plan_only || a->dry_run)
 		return r;
 	return proc_prepare(run->procs, err);
 }
@@ -38,14 +39,15 @@ static void restore_back_out(struct ckpt_run *run)
 	run_undo(run);
 }
 
-static int restore(struct ckpt_run *run, const char *dir, struct ckpt_error *err)
+static int restore(struct ckpt_run *run, struct ckpt_error *err)
 {
-	int r = run_open_image(run->ctx, dir, &run->reader, err);
+	const struct ckpt_restore_args *a = run->arg;
+	int r = run_open_image(run->ctx, a->dir, &run->reader, err);
 
 	if (!r)
 		r = run_load_sections(run, err);
 	if (!r)
-		r = run_execute(run, restore_actions, run->plan_only ? "planned" : NULL, err);
+		r = run_execute(run, restore_actions, a->dry_run ? "planned" : NULL, err);
 	if (r < 0)
 		restore_back_out(run);
 	return r;
@@ -66,9 +68,8 @@ int ckpt_restore(struct ckpt *c, struct ckpt_restore_args *a, struct ckpt_result
 		return run_finish(res, "restore", start, r, err);
 	r = run_init(&run, c, CKPT_RESTORE, res, err);
 	run.arg = a;
-	run.plan_only = a->dry_run;
 	if (!r)
-		r = restore(&run, a->dir, err);
+		r = restore(&run, err);
 	run_fini(&run);
 	image_reader_free(run.reader);
 	image_store_free(&run.store);

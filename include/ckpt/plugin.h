@@ -147,8 +147,8 @@ typedef const struct ckpt_plugin *(*ckpt_plugin_entry_fn)(void);
 CKPT_API enum ckpt_run_kind ckpt_run_kind(const struct ckpt_run *run);
 
 /*
- * True in the planning pass of a dump (and of `restore --dry-run`): the steps up to
- * `planned` run, ids of live tasks are expected to be taken.
+ * True in the planning pass of a dump: the steps up to `planned` run while the
+ * tree is there, so its ids and names are expected to be taken.
  */
 CKPT_API bool ckpt_plan_only(const struct ckpt_run *run);
 

@@ -262,6 +262,8 @@ static int udp_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 static int lend_option(int fd, int level, int name, int value, int *before)
 {
 	*before = sock_int(fd, level, name);
+	if (*before < 0)
+		return -1;
 	return *before == value ? 0 : setsockopt(fd, level, name, &value, sizeof(value));
 }
 

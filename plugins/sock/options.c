@@ -224,6 +224,12 @@ static bool applies(const struct option *opt, int domain, int protocol)
 	}
 }
 
+/* How a kernel says that it has no such option for such a socket. */
+static bool absent(int e)
+{
+	return e == ENOPROTOOPT || e == EOPNOTSUPP || e == EINVAL || e == ENOTCONN || e == EPERM;
+}
+
 /* 1: read; 0: this kernel does not have it for this socket; negative: it could not be read. */
 static int read_option(int fd, const struct option *opt, int *value, uint8_t *data, size_t *size)
 {
@@ -231,7 +237,7 @@ static int read_option(int fd, const struct option *opt, int *value, uint8_t *da
 	void *to = opt->form == INT || opt->form == HALF ? (void *)value : (void *)data;
 
 	if (getsockopt(fd, opt->level, opt->get, to, &len))
-		return errno == EIO || errno == EBADF || errno == ENOMEM ? -errno : 0;
+		return absent(errno) ? 0 : -errno;
 	if (opt->form == TEXT)
 		len = (socklen_t)strnlen((char *)data, len);
 	*size = opt->form == BYTES || opt->form == TEXT ? len : 0;
