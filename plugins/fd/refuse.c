@@ -96,7 +96,7 @@ static const struct name *socket_name(struct ckpt_run *run, const struct ckpt_fd
 					 "saved yet" };
 	static const struct name inet = { NULL, "inet", "this internet protocol is not saved" };
 	static const struct name unconnected = {
-		NULL, "unix", "unix dgram sockets with a name, or without a peer, are not saved yet"
+		NULL, "unix", "this unix socket is of no kind that is known to ckpt"
 	};
 	static const struct name netlink = { NULL, "netlink", "netlink sockets are not saved" };
 	static const struct name packet = { NULL, "packet", "packet sockets are not saved" };

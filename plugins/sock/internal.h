@@ -181,5 +181,6 @@ extern const struct ckpt_fd_kind sock_kind_udp;
 extern const struct ckpt_fd_kind sock_kind_unix_listen;
 extern const struct ckpt_fd_kind sock_kind_unix_pair;
 extern const struct ckpt_fd_kind sock_kind_unix_stream;
+extern const struct ckpt_fd_kind sock_kind_unix_dgram;
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* sock: sockets, as described in README.md. */
-#include "internal.h"
+#include "unix.h"
 
 #include <linux/netlink.h>
 #include <stdio.h>
@@ -13,6 +13,7 @@ static const struct ckpt_feature features[] = {
 	{ "unix-listen", "listening unix sockets, named and abstract" },
 	{ "unix-pair", "socketpairs with queued data" },
 	{ "unix-stream", "unix stream and seqpacket sockets: connected by a name, bound, or new" },
+	{ "unix-dgram", "unix dgram sockets, bound or connected, with queued messages" },
 	{ NULL, NULL },
 };
 
@@ -30,6 +31,7 @@ static const struct ckpt_extension extensions[] = {
 	{ CKPT_FD_POINT, "unix-listen", &sock_kind_unix_listen },
 	{ CKPT_FD_POINT, "unix-pair", &sock_kind_unix_pair },
 	{ CKPT_FD_POINT, "unix-stream", &sock_kind_unix_stream },
+	{ CKPT_FD_POINT, "unix-dgram", &sock_kind_unix_dgram },
 	{ NULL, NULL, NULL },
 };
 
@@ -70,11 +72,13 @@ static int names(struct ckpt_run *run, struct ckpt_error *err)
 static int settle(struct ckpt_run *run, struct ckpt_error *err)
 {
 	struct sock_state *st = sock_state(run);
+	int r;
 
 	if (!st)
 		return ckpt_fail(err, ENOMEM, "out of memory");
+	r = sock_dgram_settle(run, err);
 	sock_kept_close(st);
-	return 0;
+	return r;
 }
 
 static void names_undo(struct ckpt_run *run)
@@ -107,7 +111,7 @@ static const struct ckpt_step steps[] = {
 	  .undo = names_undo },
 	{ .runs = CKPT_RESTORE,
 	  .name = "settle",
-	  .help = "let go of the sockets that others were made with",
+	  .help = "fill and connect dgram sockets, let go of those that others were made with",
 	  .after = LIST("files-installed"),
 	  .before = LIST("sealed"),
 	  .fn = settle },

@@ -81,6 +81,13 @@ const struct sock_unix_diag *sock_end_find(struct ckpt_run *run, const struct ck
 const struct sock_unix_diag *sock_unix_listener(const struct sock_state *st, int type,
 						const struct sock_name *n);
 
+/* Room for the largest queue that is saved. */
+#define SOCK_QUEUE_MAX	  (32u << 20)
+#define SOCK_QUEUE_SNDBUF (4 * (int)SOCK_QUEUE_MAX)
+
+/* When all descriptors are installed: dgram sockets get their queues and peers. */
+int sock_dgram_settle(struct ckpt_run *run, struct ckpt_error *err);
+
 /* Send one message; `to` NULL: the peer. */
 ssize_t sock_message_send(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixMessage *m,
 			  size_t from, const struct sockaddr_un *to, socklen_t to_len);

@@ -10,9 +10,6 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
-/* of one socket: a record must hold it */
-#define QUEUE_MAX (32u << 20)
-
 #ifndef SCM_PIDFD
 #define SCM_PIDFD 4
 #endif
@@ -54,8 +51,23 @@ static bool take_control(struct msghdr *m, struct ucred *cred)
 	return found;
 }
 
+static int set_from(Ckpt__Sock__UnixMessage *m, const struct sock_name *from)
+{
+	m->from = calloc(1, sizeof(*m->from));
+	if (!m->from)
+		return -ENOMEM;
+	ckpt__sock__unix_name__init(m->from);
+	m->from->abstract = from->abstract;
+	m->from->name.data = malloc(from->len + 1);
+	if (!m->from->name.data)
+		return -ENOMEM;
+	memcpy(m->from->name.data, from->text, from->len);
+	m->from->name.len = from->len;
+	return 0;
+}
+
 static int add_message(struct ckpt_run *run, struct reader *q, Ckpt__Sock__UnixEnd *end, size_t len,
-		       const struct ucred *cred)
+		       const struct ucred *cred, const struct sock_name *from)
 {
 	Ckpt__Sock__UnixMessage *m;
 
@@ -89,7 +101,7 @@ static int add_message(struct ckpt_run *run, struct reader *q, Ckpt__Sock__UnixE
 		m->sender->uid = cred->uid;
 		m->sender->gid = cred->gid;
 	}
-	return 0;
+	return from ? set_from(m, from) : 0;
 }
 
 void sock_queue_free(Ckpt__Sock__UnixEnd *end)
@@ -97,6 +109,9 @@ void sock_queue_free(Ckpt__Sock__UnixEnd *end)
 	for (size_t i = 0; i < end->n_queue; i++) {
 		free(end->queue[i]->data.data);
 		free(end->queue[i]->sender);
+		if (end->queue[i]->from)
+			free(end->queue[i]->from->name.data);
+		free(end->queue[i]->from);
 		free(end->queue[i]);
 	}
 	free(end->queue);
@@ -109,7 +124,7 @@ static int grow(struct reader *q, size_t need, struct ckpt_error *err)
 {
 	uint8_t *more;
 
-	if (need > QUEUE_MAX)
+	if (need > SOCK_QUEUE_MAX)
 		return ckpt_fail(err, EFBIG, "a message of %zu bytes is more than ckpt saves",
 				 need);
 	more = realloc(q->buf, need);
@@ -128,7 +143,11 @@ static int read_message(struct ckpt_run *run, struct reader *q, Ckpt__Sock__Unix
 {
 	struct iovec iov = { q->buf, q->size };
 	_Alignas(struct cmsghdr) char control[256];
-	struct msghdr m = { .msg_iov = &iov,
+	struct sockaddr_un a = { 0 };
+	struct sock_name from;
+	struct msghdr m = { .msg_name = q->type == SOCK_DGRAM ? &a : NULL,
+			    .msg_namelen = q->type == SOCK_DGRAM ? sizeof(a) : 0,
+			    .msg_iov = &iov,
 			    .msg_iovlen = 1,
 			    .msg_control = control,
 			    .msg_controllen = sizeof(control) };
@@ -136,7 +155,7 @@ static int read_message(struct ckpt_run *run, struct reader *q, Ckpt__Sock__Unix
 		    (q->type == SOCK_STREAM ? 0 : MSG_TRUNC);
 	ssize_t len = recvmsg(q->fd, &m, flags);
 	struct ucred cred;
-	bool has_cred;
+	bool has_cred, has_from;
 
 	if (len < 0)
 		return errno == EAGAIN ? 0 : ckpt_fail_sys(err, errno, "recvmsg(2) with MSG_PEEK");
@@ -146,9 +165,10 @@ static int read_message(struct ckpt_run *run, struct reader *q, Ckpt__Sock__Unix
 	if ((size_t)len > q->size)
 		return grow(q, (size_t)len, err);
 	q->off += (int)len;
-	if ((unsigned)q->off > QUEUE_MAX)
+	if ((unsigned)q->off > SOCK_QUEUE_MAX)
 		return ckpt_fail(err, EFBIG, "the socket's queue holds more than ckpt saves");
-	if (add_message(run, q, end, (size_t)len, has_cred ? &cred : NULL))
+	has_from = sock_name_take(&a, m.msg_namelen > sizeof(a) ? sizeof(a) : m.msg_namelen, &from);
+	if (add_message(run, q, end, (size_t)len, has_cred ? &cred : NULL, has_from ? &from : NULL))
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	/* beyond the last byte of a stream there may be an error that looking takes away */
 	return q->type != SOCK_STREAM || q->off < q->avail;
@@ -242,7 +262,7 @@ int sock_queue_write(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixEnd *to
 	lock = sock_buf_lock(fd);
 	if (size < 0 || lock < 0)
 		return ckpt_fail_sys(err, errno, "getsockopt(2) of a send buffer");
-	r = sock_sndbuf_force(fd, 4 * (int)QUEUE_MAX, lock, err);
+	r = sock_sndbuf_force(fd, SOCK_QUEUE_SNDBUF, lock, err);
 	if (!r)
 		r = send_all(run, fd, to, err);
 	return r ? r : sock_sndbuf_force(fd, size, lock, err);
