@@ -27,6 +27,7 @@ enum fd_record {
 	FD_MEMFD,
 	FD_GHOST_END,
 	FD_LOCK,
+	FD_INOTIFY,
 	FD_EXTERNAL = 50,
 };
 
@@ -231,6 +232,7 @@ extern const struct ckpt_fd_kind fd_kind_regular;
 extern const struct ckpt_fd_kind fd_kind_device;
 extern const struct ckpt_fd_kind fd_kind_pipe;
 extern const struct ckpt_fd_kind fd_kind_fifo;
+extern const struct ckpt_fd_kind fd_kind_inotify;
 extern const struct ckpt_fd_kind fd_kind_deleted;
 extern const struct ckpt_fd_kind fd_kind_memfd;
 extern const struct ckpt_fd_kind fd_kind_signalfd;

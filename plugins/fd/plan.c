@@ -81,7 +81,7 @@ static int check_order(struct ckpt_run *run, struct ckpt_error *err)
 		"fd.table",    "fd.file",      "fd.regular", "fd.device",  "fd.pipe",
 		"fd.pipe-end", "fd.eventfd",   "fd.timerfd", "fd.epoll",   "fd.signalfd",
 		"fd.pidfd",    "fd.o-path",    "fd.proc",    "fd.async",   "fd.deleted",
-		"fd.memfd",    "fd.ghost-end", "fd.lock",    "fd.external"
+		"fd.memfd",    "fd.ghost-end", "fd.lock",    "fd.inotify", "fd.external"
 	};
 
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(types); i++) {

@@ -53,7 +53,6 @@ struct name {
 };
 
 static const struct name names[] = {
-	{ "anon_inode:inotify", "inotify", "inotify is not saved yet" },
 	{ "anon_inode:[fanotify]", "fanotify", "fanotify is not saved" },
 	{ "anon_inode:[io_uring]", "io-uring", "io_uring is not saved" },
 	{ "anon_inode:[userfaultfd]", "userfaultfd", "userfaultfd is not saved" },

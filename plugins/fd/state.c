@@ -114,6 +114,7 @@ SAME_HEAD(Ckpt__Fd__Async);
 SAME_HEAD(Ckpt__Fd__Ghost);
 SAME_HEAD(Ckpt__Fd__GhostEnd);
 SAME_HEAD(Ckpt__Fd__Lock);
+SAME_HEAD(Ckpt__Fd__Inotify);
 SAME_HEAD(Ckpt__Fd__External);
 
 ssize_t fd_record_index(struct ckpt_run *run, const char *type, uint32_t id)

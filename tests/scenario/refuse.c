@@ -64,7 +64,8 @@ static int temporary_file(const char *name)
 static void inotify(void)
 {
 	int fd = MUST(inotify_init1(0));
-	MUST(inotify_add_watch(fd, victim_dir(), IN_DELETE));
+	MUST(inotify_add_watch(fd, victim_dir(), IN_CREATE));
+	temporary_file("noticed");
 }
 
 static void fanotify(void)
@@ -417,7 +418,7 @@ static const struct mode {
 	void (*make)(void);
 	const char *blocker; /* an extended regular expression for object and reason */
 } modes[] = {
-	{ "inotify", inotify, "inotify" },
+	{ "inotify-queue", inotify, "events wait" },
 	{ "fanotify", fanotify, "fanotify" },
 	{ "tcp-established", tcp_established, "(established|connected|TCP)" },
 	{ "tcp-reset", tcp_reset, "TCP" },

@@ -9,7 +9,7 @@ from lib.report import Failure, expect
 from lib.victim import Victim
 
 # what a tree may hold all at once without getting in each other's way
-COMBINED = ("inotify", "netlink", "memfd-huge", "pty-outside", "pidfd-outside", "userfaultfd",
+COMBINED = ("inotify-queue", "netlink", "memfd-huge", "pty-outside", "pidfd-outside", "userfaultfd",
             "net-namespace", "sysv-shm", "pipe-outside", "seccomp")
 
 

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * inotify: its watches, under the numbers that the program knows. The kernel tells
+ * a watched inode by a handle, which leads to a path. It gives out numbers one after
+ * the other: what lies between is given to watches that nobody misses.
+ */
+#include "internal.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <sys/inotify.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/sysmacros.h>
+
+#define MASK_OK (IN_ALL_EVENTS | IN_EXCL_UNLINK | IN_ONESHOT)
+/* Passing over a number costs two system calls. */
+#define WD_MAX (1 << 20)
+/* Watches that end leave an event each; the kernel keeps 16384. */
+#define DRAIN_EVERY 8192
+
+struct watch {
+	unsigned wd, mask;
+	unsigned long ino, sdev;
+	struct {
+		struct file_handle h;
+		unsigned char bytes[MAX_HANDLE_SZ];
+	} handle;
+};
+
+static bool inotify_match(const struct ckpt_fd_found *f)
+{
+	return !strcmp(f->link, "anon_inode:inotify");
+}
+
+/* ---- from handle to path -------------------------------------------------------------- */
+
+static int parse_watch(const char *line, struct watch *w)
+{
+	unsigned bytes, type, byte;
+	int at = 0;
+
+	if (sscanf(line,
+		   "inotify wd:%x ino:%lx sdev:%lx mask:%x ignored_mask:%*x "
+		   "fhandle-bytes:%x fhandle-type:%x f_handle:%n",
+		   &w->wd, &w->ino, &w->sdev, &w->mask, &bytes, &type, &at) != 6 ||
+	    !at || bytes > MAX_HANDLE_SZ)
+		return -EOPNOTSUPP;
+	w->handle.h.handle_bytes = bytes;
+	w->handle.h.handle_type = (int)type;
+	for (unsigned i = 0; i < bytes; i++) {
+		if (sscanf(line + at + 2 * (size_t)i, "%2x", &byte) != 1)
+			return -EOPNOTSUPP;
+		w->handle.bytes[i] = (unsigned char)byte;
+	}
+	return 0;
+}
+
+/* Does the path that the kernel has for this inode lead there? */
+static bool path_of(int mount, struct watch *w, char *path, size_t size, bool *link)
+{
+	CKPT_AUTO_FD int fd = open_by_handle_at(mount, &w->handle.h, O_PATH | O_CLOEXEC);
+	struct stat a, b;
+	char name[32];
+	ssize_t len;
+
+	if (fd < 0)
+		return false;
+	snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
+	len = readlink(name, path, size - 1);
+	if (len <= 0)
+		return false;
+	path[len] = '\0';
+	*link = !fstat(fd, &a) && S_ISLNK(a.st_mode);
+	return path[0] == '/' && !lstat(path, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+/* Mount points are octal-escaped where they hold blanks. */
+static void unescape(char *s)
+{
+	char *to = s;
+
+	for (; *s; s++) {
+		unsigned c;
+
+		if (*s == '\\' && sscanf(s + 1, "%3o", &c) == 1) {
+			*to++ = (char)c;
+			s += 3;
+		} else {
+			*to++ = *s;
+		}
+	}
+	*to = '\0';
+}
+
+/* Try the mounts of its filesystem, one after the other. */
+static bool resolve(struct watch *w, char *path, size_t size, bool *link)
+{
+	CKPT_AUTO_FILE FILE *mounts = fopen("/proc/self/mountinfo", "re");
+	CKPT_AUTO_FREE char *line = NULL;
+	size_t cap = 0;
+
+	while (mounts && getline(&line, &cap, mounts) > 0) {
+		unsigned maj, min;
+		char point[PATH_MAX];
+		CKPT_AUTO_FD int fd = -1;
+
+		if (sscanf(line, "%*d %*d %u:%u %*s %4095s", &maj, &min, point) != 3 ||
+		    maj != w->sdev >> 20 || min != (w->sdev & 0xfffff))
+			continue;
+		unescape(point);
+		fd = open(point, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+		if (fd >= 0 && path_of(fd, w, path, size, link))
+			return true;
+	}
+	return false;
+}
+
+/* ---- dump ------------------------------------------------------------------------------ */
+
+static const char *next_watch(const char *text)
+{
+	const char *line = strstr(text, "\ninotify ");
+
+	return line ? line + 1 : NULL;
+}
+
+static int survey_watch(struct ckpt_run *run, const struct ckpt_fd_found *f, const char *line)
+{
+	struct watch w = { 0 };
+	char path[PATH_MAX], reason[160];
+	bool link;
+
+	if (parse_watch(line, &w) || w.mask & ~(unsigned)MASK_OK)
+		snprintf(reason, sizeof(reason),
+			 "the kernel's description of a watch is not understood (no file handle?)");
+	else if (w.wd > WD_MAX)
+		snprintf(reason, sizeof(reason), "watch %u: its number is too high", w.wd);
+	else if (!resolve(&w, path, sizeof(path), &link))
+		snprintf(reason, sizeof(reason),
+			 "watch %u: no path leads to what it watches (inode %lu of device %lu:%lu)",
+			 w.wd, w.ino, w.sdev >> 20, w.sdev & 0xfffff);
+	else
+		return 0;
+	return fd_refuse(run, f, "inotify", reason,
+			 "let the program remove that watch before the dump, or allow the loss");
+}
+
+static int inotify_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			  struct ckpt_error *err)
+{
+	int queued = 0, out = 0, r;
+
+	for (const char *line = next_watch(f->fdinfo); line; line = next_watch(line)) {
+		r = survey_watch(run, f, line);
+		if (r < 0)
+			return r;
+		out |= r;
+	}
+	if (out)
+		return out;
+	if (ioctl(f->fd, FIONREAD, &queued))
+		return ckpt_fail_sys(err, errno, "FIONREAD");
+	if (!queued)
+		return 0;
+	return fd_refuse_detail(run, f, "inotify-queue", "events wait that nobody has read yet",
+				"try again, or --allow-loss fd.inotify-queue: these events are "
+				"then missing");
+}
+
+static int by_wd(const void *va, const void *vb)
+{
+	const Ckpt__Fd__Watch *a = *(Ckpt__Fd__Watch *const *)va;
+	const Ckpt__Fd__Watch *b = *(Ckpt__Fd__Watch *const *)vb;
+
+	return (a->wd > b->wd) - (a->wd < b->wd);
+}
+
+static int add_watch(Ckpt__Fd__Inotify *rec, const char *line, struct ckpt_error *err)
+{
+	Ckpt__Fd__Watch *watch = malloc(sizeof(*watch));
+	struct watch w = { 0 };
+	char path[PATH_MAX];
+	bool link;
+
+	if (!watch)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	ckpt__fd__watch__init(watch);
+	rec->watches[rec->n_watches++] = watch;
+	if (parse_watch(line, &w) || !resolve(&w, path, sizeof(path), &link))
+		return ckpt_fail(err, ENOENT, "what watch %u watches is gone", w.wd);
+	watch->wd = (int32_t)w.wd;
+	watch->mask = w.mask;
+	watch->link = link;
+	watch->path.data = (uint8_t *)strdup(path);
+	watch->path.len = strlen(path);
+	return watch->path.data ? 0 : ckpt_fail(err, ENOMEM, "out of memory");
+}
+
+static int inotify_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			   struct ckpt_error *err)
+{
+	Ckpt__Fd__Inotify rec = CKPT__FD__INOTIFY__INIT;
+	size_t n = 0;
+	int r = 0;
+
+	for (const char *line = next_watch(f->fdinfo); line; line = next_watch(line))
+		n++;
+	rec.id = f->file;
+	rec.watches = calloc(n + 1, sizeof(*rec.watches));
+	if (!rec.watches)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	for (const char *line = next_watch(f->fdinfo); line && !r; line = next_watch(line))
+		r = add_watch(&rec, line, err);
+	if (!r) {
+		qsort(rec.watches, rec.n_watches, sizeof(*rec.watches), by_wd);
+		r = ckpt_record_put(run, FD_INOTIFY, &rec.base, err);
+	}
+	for (size_t i = 0; i < rec.n_watches; i++) {
+		free(rec.watches[i]->path.data);
+		free(rec.watches[i]);
+	}
+	free(rec.watches);
+	return r;
+}
+
+/* ---- restore --------------------------------------------------------------------------- */
+
+static int inotify_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
+{
+	const Ckpt__Fd__Inotify *rec = fd_record_need(run, "fd.inotify", id, err);
+	int32_t last = 0;
+
+	if (!rec)
+		return -EBADMSG;
+	for (size_t i = 0; i < rec->n_watches; i++) {
+		const Ckpt__Fd__Watch *w = rec->watches[i];
+		char buf[PATH_MAX];
+		const char *path = fd_image_path(&w->path, buf, sizeof(buf));
+		struct stat st;
+
+		if (!path || w->wd <= last || w->wd > WD_MAX || w->mask & ~(uint32_t)MASK_OK ||
+		    !(w->mask & IN_ALL_EVENTS))
+			return fd_bad(err, "watch %d of inotify %u is not valid", w->wd, id);
+		last = w->wd;
+		if (lstat(path, &st) || S_ISLNK(st.st_mode) != w->link)
+			ckpt_unmet(run, CKPT_EXIT_FAILED, "put it back where it was",
+				   "%s, which is watched, is not there", path);
+	}
+	return 0;
+}
+
+static int inotify_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
+			struct ckpt_error *err)
+{
+	int fd = inotify_init1(IN_CLOEXEC);
+
+	return fd < 0 ? ckpt_fail_sys(err, errno, "inotify_init1(2)") : fd;
+}
+
+static int drain(int fd, struct ckpt_error *err)
+{
+	char buf[16384];
+	int queued;
+
+	for (;;) {
+		if (ioctl(fd, FIONREAD, &queued))
+			return ckpt_fail_sys(err, errno, "FIONREAD");
+		if (!queued)
+			return 0;
+		if (read(fd, buf, sizeof(buf)) < 0)
+			return ckpt_fail_sys(err, errno, "reading events of an inotify");
+	}
+}
+
+/* Give out the numbers from *next up to that one, to a file that is nobody's. */
+static int skip_numbers(int fd, int dummy, int32_t *next, int32_t to, struct ckpt_error *err)
+{
+	char path[32];
+	int r = 0;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", dummy);
+	for (; *next < to && !r; ++*next) {
+		int wd = inotify_add_watch(fd, path, IN_ATTRIB);
+
+		if (wd < 0)
+			return ckpt_fail_sys(err, errno, "inotify_add_watch(2)");
+		if (wd != *next)
+			return ckpt_fail(err, EPROTO, "the kernel gave watch %d, not %d", wd,
+					 *next);
+		if (inotify_rm_watch(fd, wd))
+			return ckpt_fail_sys(err, errno, "inotify_rm_watch(2)");
+		if (*next % DRAIN_EVERY == 0)
+			r = drain(fd, err);
+	}
+	return r;
+}
+
+/* After all files were opened: what the restore does to them is nobody's event. */
+static int inotify_finish(struct ckpt_run *run, uint32_t id, struct ckpt_task *holder, int num,
+			  struct ckpt_error *err)
+{
+	const Ckpt__Fd__Inotify *rec = fd_record_need(run, "fd.inotify", id, err);
+	CKPT_AUTO_FD int dummy = memfd_create("ckpt", MFD_CLOEXEC);
+	CKPT_AUTO_FD int fd = rec ? ckpt_get_fd(holder, num, err) : -1;
+	int32_t next = 1;
+	int r = 0;
+
+	if (fd < 0)
+		return rec ? fd : -EBADMSG;
+	if (dummy < 0)
+		return ckpt_fail_sys(err, errno, "memfd_create(2)");
+	for (size_t i = 0; i < rec->n_watches && !r; i++, next++) {
+		const Ckpt__Fd__Watch *w = rec->watches[i];
+		char buf[PATH_MAX];
+		const char *path = fd_image_path(&w->path, buf, sizeof(buf));
+		int wd;
+
+		r = skip_numbers(fd, dummy, &next, w->wd, err);
+		if (r || !path)
+			break;
+		wd = inotify_add_watch(fd, path, w->mask | (w->link ? IN_DONT_FOLLOW : 0));
+		if (wd < 0)
+			return ckpt_fail_sys(err, errno, "inotify_add_watch(2) of %s", path);
+		if (wd != w->wd)
+			return ckpt_fail(err, EEXIST,
+					 "%s is now the same file as another that is "
+					 "watched",
+					 path);
+	}
+	return r ? r : drain(fd, err);
+}
+
+const struct ckpt_fd_kind fd_kind_inotify = {
+	.size = sizeof(struct ckpt_fd_kind),
+	.match = inotify_match,
+	.survey = inotify_survey,
+	.collect = inotify_collect,
+	.plan = inotify_plan,
+	.open = inotify_open,
+	.finish = inotify_finish,
+	.own_pos = true,
+};
