@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * epoll: its targets. The kernel remembers a target by file and number; the
- * number must still lead to that file in a task that has the epoll open too.
+ * epoll: its targets. The kernel remembers a target by file and number. Where the
+ * number was closed, or leads elsewhere by now, it is borrowed to add the target again.
  */
 #include "internal.h"
 
+#include <fcntl.h>
 #include <linux/kcmp.h>
 #include <stdio.h>
 #include <sys/epoll.h>
@@ -18,6 +19,7 @@ struct target {
 	uint64_t data;
 	const struct fd_entry *at; /* a task's descriptor that is the target */
 	int epoll;		   /* the epoll's number in that task */
+	bool stale;		   /* it is there under another number only */
 };
 
 static bool epoll_match(const struct ckpt_fd_found *f)
@@ -76,19 +78,36 @@ static int read_targets(const char *fdinfo, struct target **out, size_t *n)
 	return 0;
 }
 
-static bool is_target(const struct fd_entry *epoll, const struct target *t)
+/* Is the target what this task has under that number? */
+static bool is_target(const struct fd_entry *epoll, const struct target *t,
+		      const struct ckpt_task *task, int num)
 {
 	struct kcmp_epoll_slot slot = { (uint32_t)epoll->num, t->num, t->toff };
-	pid_t pid = epoll->task->pid;
 
-	return syscall(SYS_kcmp, pid, pid, KCMP_EPOLL_TFD, t->num, &slot) == 0;
+	return syscall(SYS_kcmp, task->pid, epoll->task->pid, KCMP_EPOLL_TFD, num, &slot) == 0;
 }
 
-/* Some task that has the epoll open has the target under its number, or else nobody has. */
+/* Somebody in the tree must have the file open, or else nobody could tell what it is. */
+static bool locate_stale(const struct fd_state *st, const struct fd_file *epoll, struct target *t)
+{
+	for (size_t i = 0; i < st->n_files; i++) {
+		const struct fd_entry *e = st->files[i].first;
+
+		if (!is_target(epoll->first, t, e->task, e->num))
+			continue;
+		t->at = e;
+		t->epoll = epoll->first->num;
+		t->stale = true;
+		return true;
+	}
+	return false;
+}
+
+/* Some task that has the epoll open has the target under its number, or another has it. */
 static bool locate(struct ckpt_run *run, const struct fd_file *epoll, struct target *t)
 {
 	for (const struct fd_entry *h = epoll->first; h; h = h->next) {
-		if (!is_target(h, t))
+		if (!is_target(h, t, h->task, (int)t->num))
 			continue;
 		t->at = fd_entry_find(fd_state(run), h->task, (int)t->num);
 		t->epoll = h->num;
@@ -96,7 +115,7 @@ static bool locate(struct ckpt_run *run, const struct fd_file *epoll, struct tar
 		if (t->at || ckpt_is_live(run))
 			return true;
 	}
-	return false;
+	return locate_stale(fd_state(run), epoll, t);
 }
 
 static const struct fd_file *file_of(const struct fd_state *st, const struct ckpt_fd_found *f)
@@ -113,8 +132,7 @@ static int survey_target(struct ckpt_run *run, const struct ckpt_fd_found *f,
 
 	if (!locate(run, epoll, t)) {
 		snprintf(reason, sizeof(reason),
-			 "its target %u was closed or its number reused while the file is still "
-			 "open elsewhere",
+			 "its target %u was closed, and only processes outside have the file open",
 			 t->num);
 		return fd_refuse(run, f, "epoll-closed-target", reason,
 				 "let the program remove it from the epoll (EPOLL_CTL_DEL)");
@@ -145,6 +163,19 @@ static int epoll_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, str
 		out |= r > 0;
 	}
 	return r < 0 ? r : out;
+}
+
+/* The kernel's order of targets of one number is that of addresses. */
+static int by_place(const void *va, const void *vb)
+{
+	const Ckpt__Fd__EpollTarget *a = *(Ckpt__Fd__EpollTarget *const *)va;
+	const Ckpt__Fd__EpollTarget *b = *(Ckpt__Fd__EpollTarget *const *)vb;
+
+	if (a->num != b->num)
+		return a->num > b->num ? 1 : -1;
+	if (a->file != b->file)
+		return a->file > b->file ? 1 : -1;
+	return (a->task > b->task) - (a->task < b->task);
 }
 
 static int epoll_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
@@ -179,14 +210,27 @@ static int epoll_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 		t->file = list[i].at->file->id;
 		t->events = list[i].events;
 		t->data = list[i].data;
-		t->task = list[i].at->task->id;
+		t->task = list[i].stale ? epoll->first->task->id : list[i].at->task->id;
 		t->epoll = (uint32_t)list[i].epoll;
+		t->from_task = list[i].stale ? list[i].at->task->id : 0;
+		t->from_num = list[i].stale ? (uint32_t)list[i].at->num : 0;
 		ptr[rec.n_targets++] = t;
 	}
+	if (rec.n_targets)
+		qsort(ptr, rec.n_targets, sizeof(*ptr), by_place);
 	return ckpt_record_put(run, FD_EPOLL, &rec.base, err);
 }
 
 /* ---- restore ---------------------------------------------------------------------- */
+
+static bool target_valid(struct ckpt_run *run, const Ckpt__Fd__EpollTarget *t)
+{
+	if (!t->from_task)
+		return fd_table_has(run, t->task, t->num, t->file);
+	return fd_table_has(run, t->from_task, t->from_num, t->file) &&
+	       !fd_table_has(run, t->task, t->num, t->file) && t->num <= FD_NUM_MAX &&
+	       t->num != t->epoll;
+}
 
 static int epoll_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
@@ -197,9 +241,11 @@ static int epoll_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 	for (size_t i = 0; i < rec->n_targets; i++) {
 		const Ckpt__Fd__EpollTarget *t = rec->targets[i];
 
-		if (t->file == id || !fd_table_has(run, t->task, t->num, t->file) ||
+		if (t->file == id || !target_valid(run, t) ||
 		    !fd_table_has(run, t->task, t->epoll, id))
 			return fd_bad(err, "target %u of epoll %u is not valid", t->num, id);
+		if (t->from_task)
+			ckpt_reserve_fd(run, (int)t->num);
 	}
 	return 0;
 }
@@ -225,7 +271,7 @@ static int add_targets(struct ckpt_run *run, const Ckpt__Fd__Epoll *rec, size_t 
 		const Ckpt__Fd__EpollTarget *target = rec->targets[i];
 		struct epoll_event ev = { .events = target->events, .data.u64 = target->data };
 
-		if (target->task == task)
+		if (target->task == task && !target->from_task)
 			ckpt_script_add(s, SYS_epoll_ctl, CKPT_C(target->epoll),
 					CKPT_C(EPOLL_CTL_ADD), CKPT_C(target->num),
 					CKPT_IN(&ev, sizeof(ev)));
@@ -237,9 +283,67 @@ static int add_targets(struct ckpt_run *run, const Ckpt__Fd__Epoll *rec, size_t 
 static bool done_before(const Ckpt__Fd__Epoll *rec, size_t i)
 {
 	for (size_t j = 0; j < i; j++)
-		if (rec->targets[j]->task == rec->targets[i]->task)
+		if (!rec->targets[j]->from_task && rec->targets[j]->task == rec->targets[i]->task)
 			return true;
 	return false;
+}
+
+/* What the task has under that number now, and with what flag. False: nothing. */
+static bool table_entry(struct ckpt_run *run, uint32_t task, uint32_t num, bool *cloexec)
+{
+	const Ckpt__Fd__Table *t = fd_record(run, "fd.table", task);
+
+	for (size_t i = 0; t && i < t->n_entries; i++) {
+		*cloexec = t->entries[i]->cloexec;
+		if (t->entries[i]->num == num)
+			return true;
+	}
+	return false;
+}
+
+/* The file takes the place of whatever has the number, for as long as it takes to add it. */
+static void script_stale(struct ckpt_script *s, const Ckpt__Fd__EpollTarget *t, int lent, bool used,
+			 bool cloexec)
+{
+	struct epoll_event ev = { .events = t->events, .data.u64 = t->data };
+	int aside = -1;
+
+	if (used)
+		aside = ckpt_script_add(s, SYS_fcntl, CKPT_C(t->num), CKPT_C(F_DUPFD),
+					CKPT_C(lent));
+	ckpt_script_add(s, SYS_dup3, CKPT_C(lent), CKPT_C(t->num), CKPT_C(0));
+	ckpt_script_add(s, SYS_epoll_ctl, CKPT_C(t->epoll), CKPT_C(EPOLL_CTL_ADD), CKPT_C(t->num),
+			CKPT_IN(&ev, sizeof(ev)));
+	if (!used) {
+		ckpt_script_add(s, SYS_close, CKPT_C(t->num));
+		return;
+	}
+	ckpt_script_add(s, SYS_dup3, CKPT_R(aside), CKPT_C(t->num),
+			CKPT_C(cloexec ? O_CLOEXEC : 0));
+	ckpt_script_add(s, SYS_close, CKPT_R(aside));
+}
+
+static int add_stale(struct ckpt_run *run, const Ckpt__Fd__EpollTarget *t, struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "fd.epoll");
+	struct ckpt_task *task = ckpt_task_by_id(run, t->task);
+	struct ckpt_task *from = ckpt_task_by_id(run, t->from_task);
+	CKPT_AUTO_FD int fd = -1;
+	bool cloexec = false, used;
+	int lent, r;
+
+	if (!task || !from)
+		return fd_bad(err, "a task of an epoll's target was not made");
+	fd = ckpt_get_fd(from, (int)t->from_num, err);
+	if (fd < 0)
+		return fd;
+	lent = ckpt_lend_fd(run, task, fd, err);
+	if (lent < 0)
+		return lent;
+	used = table_entry(run, t->task, t->num, &cloexec);
+	script_stale(s, t, lent, used, cloexec);
+	r = ckpt_script_run(s, task->threads[0], err);
+	return r ? r : ckpt_return_fd(run, task, lent, err);
 }
 
 static int epoll_finish(struct ckpt_run *run, uint32_t file, struct ckpt_task *holder, int num,
@@ -250,8 +354,12 @@ static int epoll_finish(struct ckpt_run *run, uint32_t file, struct ckpt_task *h
 	if (!rec)
 		return -EBADMSG;
 	for (size_t i = 0; i < rec->n_targets; i++) {
-		int r = done_before(rec, i) ? 0 : add_targets(run, rec, i, err);
+		int r = 0;
 
+		if (rec->targets[i]->from_task)
+			r = add_stale(run, rec->targets[i], err);
+		else if (!done_before(rec, i))
+			r = add_targets(run, rec, i, err);
 		if (r)
 			return r;
 	}

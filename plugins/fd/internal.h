@@ -158,6 +158,8 @@ int fd_bad(struct ckpt_error *err, const char *fmt, ...) CKPT_PRINTF(2, 3);
 /* A path of an image as a string; NULL if it is none. */
 const char *fd_image_path(const ProtobufCBinaryData *b, char *buf, size_t size);
 
+/* fs.nr_open has no higher value */
+#define FD_NUM_MAX 0x3fffffc0
 /* In the image: has the task that file under that number? */
 bool fd_table_has(struct ckpt_run *run, uint32_t task, uint32_t num, uint32_t file);
 /* The kind of a saved file, or NULL. */

@@ -6,9 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* fs.nr_open has no higher value */
-#define NUM_MAX 0x3fffffc0
-
 struct plan_call {
 	const struct ckpt_fd_kind *kind;
 	uint32_t file;
@@ -65,7 +62,7 @@ static int plan_table(struct ckpt_run *run, const Ckpt__Fd__Table *t, bool *held
 		const Ckpt__Fd__Entry *e = t->entries[i];
 		ssize_t at = fd_record_index(run, "fd.file", e->file);
 
-		if (at < 0 || (int64_t)e->num <= last || e->num > NUM_MAX)
+		if (at < 0 || (int64_t)e->num <= last || e->num > FD_NUM_MAX)
 			return fd_bad(err, "descriptor %u of task %u is not valid", e->num, t->id);
 		last = e->num;
 		held[at] = true;
