@@ -28,6 +28,14 @@ static int put_files(struct source *s, struct ckpt_error *err)
 		m.ino = f->st.st_ino;
 		m.size = (uint64_t)f->st.st_size;
 		m.mtime_ns = f->st.st_mtim.tv_sec * 1000000000ll + f->st.st_mtim.tv_nsec;
+		if (f->ghost) {
+			m.ghost = f->ghost;
+			m.content = f->content;
+			m.seals = f->seals;
+			m.mode = f->st.st_mode & 07777;
+			m.uid = f->st.st_uid;
+			m.gid = f->st.st_gid;
+		}
 		r = ckpt_record_put(s->run, MEM_REC_FILE, &m.base, err);
 		if (r < 0)
 			return r;

@@ -39,8 +39,6 @@ int mem_open_map_file(const struct ckpt_task *t, const struct mem_vma *v, int fl
 
 /* Files that have a name in maps but none in a file system. Prefixes of the path. */
 static const struct mem_bad_path bad_paths[] = {
-	{ "/memfd:", "memfd", "memory of a memfd is not saved yet",
-	  "stop the program that made it" },
 	{ "/SYSV", "sysv-shm", "System V shared memory is not saved yet",
 	  "let the program use POSIX shared memory or mmap(2)" },
 	{ "/[aio]", "aio", "contexts of io_setup(2) are not saved",
@@ -93,8 +91,12 @@ static void judge(struct mem_file *f)
 	if (f->path[0] == '/' && !stat(f->path, &now) && now.st_dev == f->st.st_dev &&
 	    now.st_ino == f->st.st_ino)
 		return;
+	f->ghost = mem_ghost_kind(f);
+	if (f->ghost)
+		return;
 	if (!f->st.st_nlink)
-		mark_bad(f, "deleted-file", "the mapped file was deleted; that is not saved yet",
+		mark_bad(f, "deleted-file",
+			 "the mapped file was deleted, and its directory is gone or is no file's",
 			 "restart the program (packages upgraded below a program are the usual "
 			 "cause)");
 	else
@@ -111,7 +113,7 @@ static int file_add(struct mem_state *st, const char *path, const struct stat *s
 	for (size_t i = 0; i < st->n_files; i++) {
 		f = &st->files[i];
 		if (f->st.st_ino == sb->st_ino && f->st.st_dev == sb->st_dev &&
-		    !strcmp(f->path, path)) {
+		    !strcmp(f->seen, path)) {
 			*index = i;
 			return 0;
 		}
@@ -126,8 +128,8 @@ static int file_add(struct mem_state *st, const char *path, const struct stat *s
 		st->cap_files = cap;
 	}
 	f = &st->files[st->n_files];
-	*f = (struct mem_file){ .st = *sb, .path = strdup(path) };
-	if (!f->path)
+	*f = (struct mem_file){ .st = *sb, .path = strdup(path), .seen = strdup(path) };
+	if (!f->path || !f->seen)
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	judge(f);
 	*index = st->n_files++;
@@ -147,6 +149,27 @@ static struct mem_file *known(struct mem_state *st, const struct mem_vma *v)
 	return NULL;
 }
 
+/* Its content is read through a description of our own. */
+static int open_ghost(struct mem_state *st, struct mem_file *f, int dir, const char *link,
+		      struct ckpt_error *err)
+{
+	struct mem_shared s = { .ino = f->st.st_ino,
+				.major = major(f->st.st_dev),
+				.minor = minor(f->st.st_dev),
+				.ghost = true };
+	int seals;
+
+	if (!f->ghost || f->content)
+		return 0;
+	s.size = ((uint64_t)f->st.st_size + MEM_PAGE - 1) & ~(MEM_PAGE - 1);
+	s.fd = openat(dir, link, O_RDONLY | O_CLOEXEC);
+	if (s.fd < 0)
+		return ckpt_fail_sys(err, errno, "opening %s", f->path);
+	seals = fcntl(s.fd, F_GET_SEALS);
+	f->seals = seals < 0 ? 0 : (uint32_t)seals;
+	return mem_shared_add(st, &s, &f->content, err);
+}
+
 static int look_at(struct mem_state *st, const struct ckpt_task *t, const char *link, size_t *index,
 		   struct ckpt_error *err)
 {
@@ -154,6 +177,7 @@ static int look_at(struct mem_state *st, const struct ckpt_task *t, const char *
 	char path[PATH_MAX + 1];
 	struct stat sb;
 	ssize_t len;
+	int r;
 
 	if (dir < 0)
 		return dir;
@@ -168,7 +192,8 @@ static int look_at(struct mem_state *st, const struct ckpt_task *t, const char *
 		return ckpt_fail_sys(err, errno, "/proc/%d/%s", t->pid, link);
 	}
 	path[len] = 0;
-	return file_add(st, path, &sb, index, err);
+	r = file_add(st, path, &sb, index, err);
+	return r < 0 ? r : open_ghost(st, &st->files[*index], dir, link, err);
 }
 
 static void answer(struct mem_state *st, size_t i, uint32_t *id, const struct mem_file **bad)
@@ -219,16 +244,32 @@ int mem_file_exe(struct mem_state *st, const struct ckpt_task *t, uint32_t *id,
 	return 0;
 }
 
+int mem_shared_add(struct mem_state *st, const struct mem_shared *s, uint32_t *id,
+		   struct ckpt_error *err)
+{
+	struct mem_shared *all = reallocarray(st->shared, st->n_shared + 1, sizeof(*all));
+
+	if (!all) {
+		close(s->fd);
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	}
+	st->shared = all;
+	all[st->n_shared] = *s;
+	*id = (uint32_t)++st->n_shared;
+	return 0;
+}
+
 int mem_shared_of(struct mem_state *st, const struct ckpt_task *t, const struct mem_vma *v,
 		  uint32_t *id, struct ckpt_error *err)
 {
-	struct mem_shared *s;
+	struct mem_shared added;
 	struct stat sb;
 	int fd;
 
 	for (size_t i = st->n_shared; i--;) {
-		s = &st->shared[i];
-		if (s->ino == v->ino && s->minor == v->minor && s->major == v->major) {
+		const struct mem_shared *s = &st->shared[i];
+
+		if (!s->ghost && s->ino == v->ino && s->minor == v->minor && s->major == v->major) {
 			*id = (uint32_t)i + 1;
 			return 0;
 		}
@@ -236,15 +277,15 @@ int mem_shared_of(struct mem_state *st, const struct ckpt_task *t, const struct 
 	fd = mem_open_map_file(t, v, O_RDONLY, err);
 	if (fd < 0)
 		return fd;
-	s = fstat(fd, &sb) < 0 ? NULL : reallocarray(st->shared, st->n_shared + 1, sizeof(*s));
-	if (!s) {
+	if (fstat(fd, &sb) < 0) {
 		close(fd);
-		return ckpt_fail(err, ENOMEM, "out of memory");
+		return ckpt_fail_sys(err, errno, "shared memory");
 	}
-	st->shared = s;
 	/* read through a description of our own: also pages that this task never touched */
-	s[st->n_shared] =
-		(struct mem_shared){ v->major, v->minor, v->ino, (uint64_t)sb.st_size, fd };
-	*id = (uint32_t)++st->n_shared;
-	return 0;
+	added = (struct mem_shared){ .major = v->major,
+				     .minor = v->minor,
+				     .ino = v->ino,
+				     .size = (uint64_t)sb.st_size,
+				     .fd = fd };
+	return mem_shared_add(st, &added, id, err);
 }

@@ -374,15 +374,16 @@ static int note_shared(struct mem_filler *f, const mem_shared_rec *s, int fd,
 	return r;
 }
 
-int mem_shared_make(struct mem_filler *f, const struct mem_image *im, int *fds,
-		    struct ckpt_error *err)
+int mem_shared_make(struct mem_filler *f, struct ckpt_run *run, const struct mem_image *im,
+		    int *fds, struct ckpt_error *err)
 {
 	for (size_t i = 0; i < im->n_shared; i++) {
 		int r;
 
 		if (!im->shared[i])
 			continue;
-		fds[i] = make_shared(im, im->shared[i], err);
+		fds[i] = im->ghost[i] ? mem_ghost_make(run, im->ghost[i], im->shared[i]->open, err)
+				      : make_shared(im, im->shared[i], err);
 		r = fds[i] < 0 ? fds[i] : note_shared(f, im->shared[i], fds[i], err);
 		if (r < 0)
 			return ckpt_wrap(err, "shared memory %zu", i + 1);

@@ -74,8 +74,6 @@ const struct mem_bad_flag mem_bad_flags[] = {
 	  "let the program unregister the range before the dump", true },
 	{ MEM_SHADOW_STACK, "shadow-stack", "user shadow stacks are not saved",
 	  "start the program with GLIBC_TUNABLES=glibc.cpu.x86_shstk=off", false },
-	{ MEM_SEALED, "sealed", "the mapping is sealed by mseal(2), which is not restored yet",
-	  "start the program without sealing (GLIBC_TUNABLES=glibc.rtld.seal=0)", true },
 	{ MEM_UNKNOWN, "vma-flags", "it has a property that this ckpt does not know",
 	  "use a ckpt that is newer than this kernel", false },
 	{ 0, NULL, NULL, NULL, false },

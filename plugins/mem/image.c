@@ -29,6 +29,7 @@ void mem_state_free(void *state)
 		mem_maps_free(&st->spaces[i].maps);
 	for (size_t i = 0; i < st->n_files; i++) {
 		free(st->files[i].path);
+		free(st->files[i].seen);
 		free(st->files[i].maps_path);
 	}
 	for (size_t i = 0; i < st->n_shared; i++)
@@ -47,6 +48,7 @@ void mem_image_free(struct mem_image *im)
 	free(im->tasks);
 	free(im->files);
 	free(im->shared);
+	free(im->ghost);
 	free(im);
 }
 
@@ -124,6 +126,24 @@ static int load_table(struct ckpt_run *run, const char *type, const void ***tabl
 _Static_assert(offsetof(mem_file_rec, id) == sizeof(ProtobufCMessage), "id is first");
 _Static_assert(offsetof(mem_shared_rec, id) == sizeof(ProtobufCMessage), "id is first");
 
+static int find_ghosts(struct mem_image *im, struct ckpt_error *err)
+{
+	im->ghost = calloc(im->n_shared + 1, sizeof(*im->ghost));
+	if (!im->ghost)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	for (size_t i = 0; i < im->n_files; i++) {
+		const mem_file_rec *f = im->files[i];
+
+		if (!f || !f->ghost)
+			continue;
+		if (!f->content || f->content > im->n_shared || im->ghost[f->content - 1])
+			return BAD(err, "file %u: there is no content %u of its own", f->id,
+				   f->content);
+		im->ghost[f->content - 1] = f;
+	}
+	return 0;
+}
+
 int mem_image_load(struct ckpt_run *run, struct mem_image **out, struct ckpt_error *err)
 {
 	struct mem_image *im = calloc(1, sizeof(*im));
@@ -136,6 +156,8 @@ int mem_image_load(struct ckpt_run *run, struct mem_image **out, struct ckpt_err
 		r = load_table(run, "mem.file", (const void ***)&im->files, &im->n_files, err);
 	if (!r)
 		r = load_table(run, "mem.shared", (const void ***)&im->shared, &im->n_shared, err);
+	if (!r)
+		r = find_ghosts(im, err);
 	if (r < 0) {
 		mem_image_free(im);
 		return r;

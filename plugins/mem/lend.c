@@ -42,10 +42,10 @@ int mem_lend_file(struct mem_lender *l, struct ckpt_script *s, size_t slot, cons
 
 	if (f->op >= 0)
 		return f->op;
-	f->fd = open(path, flags | O_NOFOLLOW | O_CLOEXEC);
+	f->fd = open(path, flags | O_CLOEXEC);
 	if (f->fd < 0)
 		return ckpt_fail_sys(err, errno, "open %s for %s", path,
-				     flags == O_RDWR ? "writing" : "reading");
+				     flags & O_RDWR ? "writing" : "reading");
 	return mem_lend(l, s, slot, f->fd);
 }
 

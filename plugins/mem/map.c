@@ -39,12 +39,25 @@ static size_t slots(const struct mem_image *im)
 	return im->n_files * 2 + im->n_shared + 1;
 }
 
+/* A ghost is opened again through the engine's descriptor of it. */
+static int lend_opened(struct mapper *m, size_t slot, uint32_t id, int flags,
+		       struct ckpt_error *err)
+{
+	const mem_file_rec *f = m->j.im->files[id - 1];
+	char path[32];
+
+	if (!f->ghost)
+		return mem_lend_file(&m->lend, m->j.s, slot, f->path, flags | O_NOFOLLOW, err);
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", m->shared_fds[f->content - 1]);
+	return mem_lend_file(&m->lend, m->j.s, slot, path, flags, err);
+}
+
 static int lend_file(struct mapper *m, uint32_t id, bool write, struct ckpt_error *err)
 {
 	const struct mem_image *im = m->j.im;
+	size_t slot = id - 1 + (write ? im->n_files : 0);
 
-	return mem_lend_file(&m->lend, m->j.s, id - 1 + (write ? im->n_files : 0),
-			     im->files[id - 1]->path, write ? O_RDWR : O_RDONLY, err);
+	return lend_opened(m, slot, id, write ? O_RDWR : O_RDONLY, err);
 }
 
 static int lend_shared(struct mapper *m, uint32_t id)
@@ -63,8 +76,7 @@ static int lend_exe(struct mapper *m, struct ckpt_error *err)
 		return 0;
 	/* with the others closed, it gets the pidfd's next number at most: that after it is free */
 	mem_lend_end(&m->lend, m->j.s);
-	op = mem_lend_file(&m->lend, m->j.s, slots(m->j.im) - 1, m->j.im->files[sp->exe - 1]->path,
-			   O_RDONLY, err);
+	op = lend_opened(m, slots(m->j.im) - 1, sp->exe, O_RDONLY, err);
 	if (op < 0)
 		return op;
 	m->exe_num = m->lend.engine + 2;
@@ -422,6 +434,16 @@ static void lock_all(struct mapper *m)
 	}
 }
 
+static void seal_all(struct mapper *m)
+{
+	const mem_vmas_rec *all = m->j.ti->vmas;
+
+	for (size_t i = 0; i < all->n_vma; i++)
+		if (all->vma[i]->flags & MEM_SEALED)
+			ckpt_script_add(m->j.s, SYS_mseal, CKPT_C(all->vma[i]->start),
+					CKPT_C(all->vma[i]->end - all->vma[i]->start), CKPT_C(0));
+}
+
 /*
  * The auxiliary vector is a pointer within the structure; its buffer rides along
  * as a sixth argument, which prctl(2) does not look at.
@@ -481,6 +503,7 @@ static int task_end(struct mapper *m, struct ckpt_error *err)
 	if (m->exe_num >= 0)
 		ckpt_script_add(m->j.s, SYS_close, CKPT_C(m->exe_num));
 	lock_all(m);
+	seal_all(m);
 	r = run_script(m, err);
 	if (!r)
 		r = mem_fill_forced(&m->j, err);
@@ -553,7 +576,7 @@ static int map_tasks(struct mappers *all, struct ckpt_error *err)
 {
 	MEM_AUTO_FILLER struct mem_filler f = { .pages_fd = all->pages_fd };
 	char name[64];
-	int r = mem_shared_make(&f, all->im, all->shared, err);
+	int r = mem_shared_make(&f, all->run, all->im, all->shared, err);
 
 	for (size_t i = 0; !r && i < ckpt_task_count(all->run); i++) {
 		struct ckpt_task *t = ckpt_task_at(all->run, i);
@@ -564,6 +587,9 @@ static int map_tasks(struct mappers *all, struct ckpt_error *err)
 	}
 	if (!r)
 		r = mem_fill_run(&f, err);
+	for (size_t i = 0; !r && i < all->im->n_shared; i++)
+		if (all->im->ghost[i] && !all->im->shared[i]->open)
+			r = mem_ghost_finish(all->im->ghost[i], &all->shared[i], err);
 	if (r < 0)
 		return r;
 	for (size_t i = 0; i < all->n; i++) {

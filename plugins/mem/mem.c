@@ -28,6 +28,9 @@ static const struct ckpt_feature features[] = {
 	{ "advice", "what madvise(2) has set" },
 	{ "mlock", "locked memory" },
 	{ "guard", "guard pages of MADV_GUARD_INSTALL" },
+	{ "memfd", "mappings of memfds, with content and seals" },
+	{ "deleted-file", "mappings of deleted files, with content" },
+	{ "sealed", "mappings sealed by mseal(2)" },
 	{ NULL, NULL },
 };
 
@@ -57,6 +60,7 @@ static const struct ckpt_field_rule rules[] = {
 	{ "Shared", "offset", CKPT_EQ_VOLATILE },
 	{ "Shared", "start", CKPT_EQ_VOLATILE },
 	{ "Shared", "pages", CKPT_EQ_VOLATILE },
+	{ "Shared", "open", CKPT_EQ_VOLATILE },
 	{ NULL, NULL, 0 },
 };
 

@@ -13,6 +13,8 @@
 
 #include "mem.pb-c.h"
 
+struct mem_image;
+
 typedef Ckpt__Mem__File mem_file_rec;
 typedef Ckpt__Mem__Space mem_space_rec;
 typedef Ckpt__Mem__Vma mem_vma_rec;
@@ -41,6 +43,9 @@ enum { MEM_REC_FILE = 1, MEM_REC_SPACE, MEM_REC_VMAS, MEM_REC_PAGES, MEM_REC_SHA
 #ifndef MADV_GUARD_INSTALL
 #define MADV_GUARD_INSTALL 102
 #endif
+#ifndef SYS_mseal
+#define SYS_mseal 462
+#endif
 #ifndef PR_SET_VMA
 #define PR_SET_VMA	     0x53564d41
 #define PR_SET_VMA_ANON_NAME 0
@@ -68,22 +73,22 @@ enum mem_attr {
 	MEM_ONFAULT = 1 << 12,
 	MEM_MAYWRITE = 1 << 13, /* saved for shared files: was opened for writing */
 	MEM_DROPPABLE = 1 << 14,
-	MEM_ATTRS = (1 << 15) - 1,
+	MEM_SEALED = 1 << 15,
+	MEM_ATTRS = (1 << 16) - 1,
 	MEM_ADVICE = MEM_DONTFORK | MEM_WIPEONFORK | MEM_DONTDUMP | MEM_HUGEPAGE | MEM_NOHUGEPAGE |
 		     MEM_MERGEABLE | MEM_SEQUENTIAL | MEM_RANDOM,
 
-	MEM_READ = 1 << 15,
-	MEM_WRITE = 1 << 16,
-	MEM_EXEC = 1 << 17,
-	MEM_MAYREAD = 1 << 18,
-	MEM_IGNORED = 1 << 19,
+	MEM_READ = 1 << 16,
+	MEM_WRITE = 1 << 17,
+	MEM_EXEC = 1 << 18,
+	MEM_MAYREAD = 1 << 19,
 	/* what cannot be saved; each has a line in mem_bad_flags[] */
 	MEM_PFN = 1 << 20,
 	MEM_HUGETLB = 1 << 21,
 	MEM_SYNC = 1 << 22,
 	MEM_UFFD = 1 << 23,
 	MEM_SHADOW_STACK = 1 << 24,
-	MEM_SEALED = 1 << 25,
+	MEM_IGNORED = 1 << 25,
 	MEM_DONTEXPAND = 1 << 26,
 	MEM_UNKNOWN = 1 << 27,
 };
@@ -169,8 +174,13 @@ bool mem_is_special(const char *path);
 
 /* ---- what a dump knows (state) --------------------------------------------------- */
 
+/* Files that have no name any more: `ghost` of their record. */
+enum mem_ghost { MEM_NO_GHOST, MEM_MEMFD, MEM_DELETED };
+
 struct mem_file {
-	char *path;
+	char *path, *seen; /* the second as /proc says it */
+	enum mem_ghost ghost;
+	uint32_t content, seals; /* of a ghost: its shared object */
 	struct stat st;
 	uint32_t major, minor; /* as in maps; with ino the key for mappings */
 	uint64_t ino;
@@ -192,6 +202,7 @@ struct mem_shared {
 	uint32_t major, minor;
 	uint64_t ino, size;
 	int fd; /* of the object, for reading */
+	bool ghost;
 };
 
 struct mem_space {
@@ -236,9 +247,25 @@ const struct mem_bad_path *mem_bad_path(const char *path);
 /* The shared anonymous object behind a mapping, known or new. */
 int mem_shared_of(struct mem_state *st, const struct ckpt_task *t, const struct mem_vma *v,
 		  uint32_t *id, struct ckpt_error *err);
+/* An object as one more; its descriptor is taken over, also on failure; its id in *id. */
+int mem_shared_add(struct mem_state *st, const struct mem_shared *s, uint32_t *id,
+		   struct ckpt_error *err);
 /* Open /proc/PID/map_files/START-END. */
 int mem_open_map_file(const struct ckpt_task *t, const struct mem_vma *v, int flags,
 		      struct ckpt_error *err);
+
+/* ---- files without a name (ghost.c) ---------------------------------------------------- */
+
+/* What a file is whose path leads nowhere; if it is a ghost, its path is made that of before. */
+enum mem_ghost mem_ghost_kind(struct mem_file *f);
+/* Does the plugin fd save it? Known after the collecting. */
+bool mem_ghost_is_open(struct ckpt_run *run, const struct stat *st);
+int mem_ghost_plan(struct ckpt_run *run, const struct mem_image *im, const mem_file_rec *f,
+		   struct ckpt_error *err);
+/* `open`: take it from a task that has it. Returns a descriptor. */
+int mem_ghost_make(struct ckpt_run *run, const mem_file_rec *f, bool open, struct ckpt_error *err);
+/* After it was filled and mapped; *fd becomes read-only. */
+int mem_ghost_finish(const mem_file_rec *f, int *fd, struct ckpt_error *err);
 
 /* ---- page tables (scan.c) ------------------------------------------------------------ */
 
@@ -275,6 +302,7 @@ struct mem_image {
 	const mem_file_rec **files; /* id is index + 1 */
 	size_t n_files;
 	const mem_shared_rec **shared; /* id is index + 1 */
+	const mem_file_rec **ghost;    /* whose content that is, or NULL */
 	size_t n_shared;
 };
 
@@ -305,7 +333,7 @@ int mem_lend_init(struct mem_lender *l, struct ckpt_run *run, struct ckpt_task *
 		  size_t slots, struct ckpt_error *err);
 /* The operation whose result is the descriptor; appended to the script on first use. */
 int mem_lend(struct mem_lender *l, struct ckpt_script *s, size_t slot, int fd);
-/* As above, of a file that is opened for it: O_RDONLY or O_RDWR. */
+/* As above, of a file that is opened for it: O_RDONLY or O_RDWR, O_NOFOLLOW. */
 int mem_lend_file(struct mem_lender *l, struct ckpt_script *s, size_t slot, const char *path,
 		  int flags, struct ckpt_error *err);
 /* Append the closing of everything fetched; the engine's own are closed after the run, by drop. */
@@ -392,8 +420,8 @@ void mem_fill_free(struct mem_filler *f);
 /* Fill the forced ones. */
 int mem_fill_forced(struct mem_job *j, struct ckpt_error *err);
 /* Make the shared objects and note their contents; fds[i] belongs to object i + 1. */
-int mem_shared_make(struct mem_filler *f, const struct mem_image *im, int *fds,
-		    struct ckpt_error *err);
+int mem_shared_make(struct mem_filler *f, struct ckpt_run *run, const struct mem_image *im,
+		    int *fds, struct ckpt_error *err);
 /* The live mappings of a restored task are those of the image. */
 int mem_map_check(const struct mem_job *j, struct ckpt_error *err);
 

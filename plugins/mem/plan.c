@@ -5,6 +5,7 @@
  */
 #include <fcntl.h>
 #include <string.h>
+#include <sys/syscall.h>
 
 #include "mem.h"
 
@@ -44,6 +45,8 @@ static int plan_file(struct plan *p, const mem_file_rec *f, struct ckpt_error *e
 	struct stat st;
 	const char *what = NULL;
 
+	if (f->ghost)
+		return mem_ghost_plan(p->run, p->im, f, err);
 	if (f->path[0] != '/')
 		return BAD(err, "file %u: '%s' is not an absolute path", f->id, f->path);
 	if (stat(f->path, &st) < 0)
@@ -150,7 +153,8 @@ static int plan_shared(struct plan *p, const mem_shared_rec *s, struct ckpt_erro
 {
 	struct runs runs = { s->start, s->pages, s->n_start, s->offset };
 
-	if (!s->size || !aligned(s->size) || s->size > MEM_TASK_SIZE_LA57)
+	if ((!s->size && !p->im->ghost[s->id - 1]) || !aligned(s->size) ||
+	    s->size > MEM_TASK_SIZE_LA57)
 		return BAD(err, "shared memory %u: bad size %llu", s->id, LLX(s->size));
 	return check_runs(p, "shared memory", s->id, &runs, s->n_pages, s->size / MEM_PAGE, err);
 }
@@ -205,6 +209,15 @@ const struct ckpt_extension *mem_extension(struct ckpt_run *run, const char *nam
 	return NULL;
 }
 
+/* Sealing comes last and must not fail then. */
+static void plan_seal(struct plan *p, const mem_vma_rec *v)
+{
+	if (v->flags & MEM_SEALED && syscall(SYS_mseal, 0, 0, 0) < 0 && errno == ENOSYS)
+		ckpt_unmet(p->run, CKPT_EXIT_FAILED, "restore on Linux 6.10 or later",
+			   "mapping %llx is sealed, and this kernel has no mseal(2)",
+			   LLX(v->start));
+}
+
 static int plan_vmas(struct plan *p, const struct mem_task_image *t, struct ckpt_error *err)
 {
 	uint64_t floor = 0, from = 0, to = 0;
@@ -218,6 +231,7 @@ static int plan_vmas(struct plan *p, const struct mem_task_image *t, struct ckpt
 		if (r < 0)
 			return r;
 		floor = v->end;
+		plan_seal(p, v);
 		if (v->kind == MEM_EXTENSION && !mem_extension(p->run, v->name, &plugin))
 			ckpt_unmet(p->run, CKPT_EXIT_FAILED, "load the plugin that saved it",
 				   "mapping %llx of task %u is of the kind '%s', which no plugin "

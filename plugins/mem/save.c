@@ -66,15 +66,26 @@ static int keep(struct saver *s, uint64_t page, size_t bytes, bool drop_zeros, s
 	return 0;
 }
 
-static ssize_t read_all(int fd, char *buf, size_t len, uint64_t offset)
+/* Where pages come from. */
+struct source {
+	int fd;
+	bool drop_zeros;
+	bool ends; /* a file, whose last page may be incomplete */
+};
+
+static ssize_t read_all(const struct source *from, char *buf, size_t len, uint64_t offset)
 {
 	size_t done = 0;
 
 	while (done < len) {
-		ssize_t n = pread(fd, buf + done, len - done, (off_t)(offset + done));
+		ssize_t n = pread(from->fd, buf + done, len - done, (off_t)(offset + done));
 
 		if (n < 0 && errno == EINTR)
 			continue;
+		if (!n && from->ends && len - done < MEM_PAGE) {
+			memset(buf + done, 0, len - done);
+			return 0;
+		}
 		if (n <= 0)
 			return n < 0 ? -errno : -EIO;
 		done += (size_t)n;
@@ -82,8 +93,8 @@ static ssize_t read_all(int fd, char *buf, size_t len, uint64_t offset)
 	return 0;
 }
 
-/* Store a run of pages of `fd` at its own offset; page * 4096 is also its address there. */
-static int save_run(struct saver *s, int fd, uint64_t page, uint64_t pages, bool drop_zeros,
+/* Store a run of pages of a source at its own offset; page * 4096 is also its address there. */
+static int save_run(struct saver *s, const struct source *from, uint64_t page, uint64_t pages,
 		    struct mem_runs *out, struct ckpt_error *err)
 {
 	while (pages) {
@@ -97,11 +108,11 @@ static int save_run(struct saver *s, int fd, uint64_t page, uint64_t pages, bool
 			room = MEM_SINK_BUFFER;
 		}
 		want = pages * MEM_PAGE < room ? (size_t)(pages * MEM_PAGE) : room;
-		r = (int)read_all(fd, s->buf + s->used, want, page * MEM_PAGE);
+		r = (int)read_all(from, s->buf + s->used, want, page * MEM_PAGE);
 		if (r < 0)
 			return ckpt_fail_sys(err, r, "reading memory at %llx",
 					     (unsigned long long)(page * MEM_PAGE));
-		r = keep(s, page, want, drop_zeros, out, err);
+		r = keep(s, page, want, from->drop_zeros, out, err);
 		if (r < 0)
 			return r;
 		page += want / MEM_PAGE;
@@ -124,6 +135,7 @@ static int save_vmas(struct saver *s, const struct mem_space *sp, struct mem_run
 	MEM_AUTO_SCAN struct mem_scan scan = { .fd = -1 };
 	CKPT_AUTO_FD int mem = mem_proc_open(sp->task, "mem", O_RDONLY, err);
 	MEM_AUTO_RUNS struct mem_runs runs = { 0 };
+	struct source from;
 	char name[MEM_NAME_MAX];
 	int r = mem < 0 ? mem : mem_scan_open(s->run, sp->task, &scan, err);
 
@@ -133,10 +145,10 @@ static int save_vmas(struct saver *s, const struct mem_space *sp, struct mem_run
 		if (!has_own_pages(v))
 			continue;
 		runs.n = 0;
+		from = (struct source){ .fd = mem, .drop_zeros = v->kind == MEM_PRIVATE_ANON };
 		r = mem_scan_vma(&scan, v, &runs, guards, err);
 		for (size_t k = 0; !r && k < runs.n; k++)
-			r = save_run(s, mem, runs.start[k], runs.pages[k],
-				     v->kind == MEM_PRIVATE_ANON, stored, err);
+			r = save_run(s, &from, runs.start[k], runs.pages[k], stored, err);
 		if (r < 0)
 			return ckpt_wrap(err, "%s", mem_vma_name(v, name, sizeof(name)));
 	}
@@ -165,6 +177,33 @@ static int save_task(struct saver *s, const struct mem_space *sp, struct ckpt_er
 	return ckpt_record_put(s->run, MEM_REC_PAGES, &m.base, err);
 }
 
+/* A file system's blocks may be smaller than pages. */
+static int save_data(struct saver *s, const struct source *from, struct mem_runs *stored,
+		     struct ckpt_error *err)
+{
+	uint64_t next = 0; /* page */
+	off_t data, hole = 0;
+
+	while ((data = lseek(from->fd, hole, SEEK_DATA)) >= 0) {
+		uint64_t page = (uint64_t)data / MEM_PAGE, end;
+		int r;
+
+		hole = lseek(from->fd, data, SEEK_HOLE);
+		if (hole < 0)
+			return ckpt_fail_sys(err, errno, "shared memory: lseek");
+		end = ((uint64_t)hole + MEM_PAGE - 1) / MEM_PAGE;
+		if (page < next)
+			page = next;
+		if (end <= page)
+			continue;
+		r = save_run(s, from, page, end - page, stored, err);
+		if (r < 0)
+			return r;
+		next = end;
+	}
+	return errno == ENXIO ? 0 : ckpt_fail_sys(err, errno, "shared memory: lseek");
+}
+
 /*
  * The object is read as a file, not through a task's page tables: pages that only
  * another holder touched, or that are swapped out, show there too.
@@ -172,26 +211,23 @@ static int save_task(struct saver *s, const struct mem_space *sp, struct ckpt_er
 static int save_shared(struct saver *s, size_t index, struct ckpt_error *err)
 {
 	const struct mem_shared *o = &s->st->shared[index];
+	const struct source from = { .fd = o->fd, .drop_zeros = true, .ends = o->ghost };
 	MEM_AUTO_RUNS struct mem_runs stored = { 0 };
 	mem_shared_rec m = CKPT__MEM__SHARED__INIT;
-	off_t data, hole = 0;
-	int r;
+	struct stat st;
+	int r = 0;
 
 	m.id = (uint32_t)index + 1;
 	m.size = o->size;
 	m.ino = o->ino;
 	m.offset = s->offset + s->used;
-	while ((data = lseek(o->fd, hole, SEEK_DATA)) >= 0) {
-		hole = lseek(o->fd, data, SEEK_HOLE);
-		if (hole < 0)
-			return ckpt_fail_sys(err, errno, "shared memory: lseek");
-		r = save_run(s, o->fd, (uint64_t)data / MEM_PAGE,
-			     (uint64_t)(hole - data) / MEM_PAGE, true, &stored, err);
-		if (r < 0)
-			return r;
-	}
-	if (errno != ENXIO)
-		return ckpt_fail_sys(err, errno, "shared memory: lseek");
+	if (o->ghost && fstat(o->fd, &st) < 0)
+		return ckpt_fail_sys(err, errno, "fstat");
+	m.open = o->ghost && mem_ghost_is_open(s->run, &st);
+	if (!m.open)
+		r = save_data(s, &from, &stored, err);
+	if (r < 0)
+		return r;
 	m.start = stored.start;
 	m.pages = stored.pages;
 	m.n_start = m.n_pages = stored.n;

@@ -18,13 +18,25 @@ struct survey {
 	struct mem_space *sp; /* the task looked at */
 	bool extensions;      /* is there any */
 	/* a feature that is off is named once a task: its answer, 0 = not asked */
-	int off[8];
+	int off[10];
 };
 
 /* Features by which mappings can be switched off; order of survey.off[]. */
-enum { F_PRIVATE_ANON, F_SHARED_ANON, F_FILE_PRIVATE, F_FILE_SHARED, F_VDSO, F_ADVICE, F_MLOCK };
+enum {
+	F_PRIVATE_ANON,
+	F_SHARED_ANON,
+	F_FILE_PRIVATE,
+	F_FILE_SHARED,
+	F_VDSO,
+	F_ADVICE,
+	F_MLOCK,
+	F_SEALED,
+	F_MEMFD,
+	F_DELETED
+};
 static const char *const features[] = {
-	"private-anon", "shared-anon", "file-private", "file-shared", "vdso", "advice", "mlock",
+	"private-anon", "shared-anon", "file-private", "file-shared", "vdso",
+	"advice",	"mlock",       "sealed",       "memfd",	      "deleted-file",
 };
 
 static int refuse(struct survey *s, const struct mem_vma *v, const char *feature,
@@ -127,6 +139,13 @@ static void classify_anon(struct survey *s, struct mem_vma *v)
 		v->left_out = true;
 }
 
+static bool ghost_feature(struct survey *s, const struct mem_vma *v)
+{
+	enum mem_ghost ghost = v->object ? s->st->files[v->object - 1].ghost : MEM_NO_GHOST;
+
+	return !ghost || feature(s, ghost == MEM_MEMFD ? F_MEMFD : F_DELETED, v);
+}
+
 static int classify_file(struct survey *s, struct mem_vma *v, struct ckpt_error *err)
 {
 	const struct mem_file *bad;
@@ -137,7 +156,7 @@ static int classify_file(struct survey *s, struct mem_vma *v, struct ckpt_error 
 	v->kind = v->shared ? MEM_FILE_SHARED : MEM_FILE_PRIVATE;
 	if (bad)
 		v->left_out = !refuse(s, v, bad->bad_feature, bad->bad, bad->bad_hint);
-	else if (!feature(s, v->shared ? F_FILE_SHARED : F_FILE_PRIVATE, v))
+	else if (!feature(s, v->shared ? F_FILE_SHARED : F_FILE_PRIVATE, v) || !ghost_feature(s, v))
 		v->left_out = true;
 	return 0;
 }
@@ -171,6 +190,8 @@ static void check_flags(struct survey *s, struct mem_vma *v)
 		v->left_out = true;
 	if ((v->flags & MEM_ADVICE) && !feature(s, F_ADVICE, v))
 		v->flags &= ~(uint32_t)MEM_ADVICE;
+	if ((v->flags & MEM_SEALED) && !feature(s, F_SEALED, v))
+		v->flags &= ~(uint32_t)MEM_SEALED;
 	if ((v->flags & MEM_LOCKED) && !feature(s, F_MLOCK, v))
 		v->flags &= ~(uint32_t)(MEM_LOCKED | MEM_ONFAULT);
 }
