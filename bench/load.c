@@ -20,7 +20,7 @@ static size_t words;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static unsigned round_number, answered;
-static int files[FILES], pairs[PAIRS][2], pipes[PAIRS][2];
+static int files[FILES], pairs[PAIRS][2], pipes[PAIRS][2], n_children;
 
 static void *map(size_t size)
 {
@@ -133,14 +133,107 @@ static void mappings(void)
 		MUST(mprotect((char *)memory + i * PAGE, PAGE, PROT_READ));
 }
 
+/* Every second page is written with zeros: it is there, and need not be saved. */
+static void half(void)
+{
+	words = (1UL << 30) / sizeof(*memory);
+	memory = map(1UL << 30);
+	for (size_t i = 0; i < words; i++)
+		memory[i] = i * sizeof(*memory) / PAGE % 2 ? 0 : victim_word(11, i);
+}
+
+static void check_half(void)
+{
+	for (size_t i = 0; i < words; i += WORD_STEP)
+		CHECK(memory[i] == (i * sizeof(*memory) / PAGE % 2 ? 0 : victim_word(11, i)),
+		      "word %zu has changed", i);
+}
+
+static void empty(void)
+{
+}
+
+static void check_nothing(void)
+{
+}
+
+static void reservation(void)
+{
+	void *at = mmap(NULL, 1UL << 40, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+			0);
+	if (at == MAP_FAILED)
+		victim_die("mmap: %s", strerror(errno));
+	fill(1UL << 20);
+}
+
+/* Whoever is asked looks at its memory and answers. */
+static _Noreturn void serve(int in, int out)
+{
+	char asked;
+	while (read(in, &asked, 1) == 1) {
+		const char *failed = victim_judge(check_memory);
+		char answer = !*failed;
+		MUST(write(out, &answer, 1));
+	}
+	_exit(0);
+}
+
+static void start_children(int n, size_t each)
+{
+	for (n_children = 0; n_children < n; n_children++) {
+		int *ask = pipes[2 * n_children], *answer = pipes[2 * n_children + 1];
+		MUST(pipe(ask));
+		MUST(pipe(answer));
+		if (MUST(fork()) == 0) {
+			close(ask[1]);
+			close(answer[0]);
+			if (each)
+				fill(each);
+			serve(ask[0], answer[1]);
+		}
+		close(ask[0]);
+		close(answer[1]);
+	}
+}
+
+static void tree(void)
+{
+	start_children(99, 4UL << 20);
+}
+
+/* Filled before the fork and never written to again: physically there once. */
+static void forked(void)
+{
+	fill(128UL << 20);
+	start_children(3, 0);
+}
+
+static void check_children(void)
+{
+	check_memory();
+	for (int i = 0; i < n_children; i++) {
+		char answer = 0;
+		MUST(write(pipes[2 * i][1], "", 1));
+		CHECK(read(pipes[2 * i + 1][0], &answer, 1) == 1 && answer,
+		      "child %d has lost its memory", i);
+	}
+}
+
 static const struct kind {
 	const char *name;
 	void (*make)(void);
 	void (*check)(void);
 } kinds[] = {
-	{ "16M", small, check_memory },		{ "1G", large, check_memory },
-	{ "threads", threads, check_threads },	{ "descriptors", descriptors, check_descriptors },
+	{ "empty", empty, check_nothing },
+	{ "16M", small, check_memory },
+	{ "1G", large, check_memory },
+	{ "half", half, check_half },
+	{ "tree", tree, check_children },
+	{ "threads", threads, check_threads },
+	{ "descriptors", descriptors, check_descriptors },
 	{ "mappings", mappings, check_memory },
+	{ "forked", forked, check_children },
+	{ "reservation", reservation, check_memory },
 };
 
 int main(int argc, char **argv)
