@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include <protobuf-c/protobuf-c.h>
 
@@ -70,6 +71,21 @@ CKPT_API size_t ckpt_record_count(struct ckpt_run *run, const char *type);
  * that type, the plugin's plan step checks every length, index and reference.
  */
 CKPT_API const void *ckpt_record_at(struct ckpt_run *run, const char *type, size_t i);
+
+/*
+ * Records with a uint32 field named `id`, in ascending order of it: most are.
+ * ckpt_record_order() checks that in a planning step (CKPT_EXIT_IMAGE else); then
+ * the others find a record by its id: its index or -ENOENT; the record or NULL;
+ * the record or, with an error that names both, NULL. Since 0.1.
+ */
+CKPT_API int ckpt_record_order(struct ckpt_run *run, const char *type, struct ckpt_error *err);
+CKPT_API ssize_t ckpt_record_index(struct ckpt_run *run, const char *type, uint32_t id);
+CKPT_API const void *ckpt_record_by_id(struct ckpt_run *run, const char *type, uint32_t id);
+CKPT_API const void *ckpt_record_need(struct ckpt_run *run, const char *type, uint32_t id,
+				      struct ckpt_error *err);
+
+/* As ckpt_fail_as(), for what is wrong with an image: CKPT_EXIT_IMAGE, EBADMSG. */
+CKPT_API int ckpt_fail_image(struct ckpt_error *err, const char *fmt, ...) CKPT_PRINTF(2, 3);
 
 /*
  * Page files: raw, page-aligned data beside the records, named
