@@ -38,6 +38,7 @@ enum cli_opt {
 	OPT_DRY_RUN,
 	OPT_FORCE,
 	OPT_DETACH,
+	OPT_SHELL_JOB,
 	OPT_PIDFILE,
 	OPT_DOT,
 	OPT_SHOW_PLUGIN,
@@ -81,7 +82,7 @@ struct cli {
 	const char *config, *dir, *pidfile, *show_plugin;
 	pid_t pid;
 	int verbose;
-	bool json, dry_run, force, detach, dot, help, version;
+	bool json, dry_run, force, detach, shell_job, dot, help, version;
 	enum ckpt_after after;
 	FILE *log; /* where messages go */
 };

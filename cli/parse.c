@@ -97,6 +97,9 @@ static int take(struct parser *p, const struct cli_option *o, const char *value)
 	switch (o->id) {
 	case OPT_SETTING:
 		return ckpt_set(c->ckpt, o->name, value, "command line", p->err);
+	case OPT_SHELL_JOB:
+		c->shell_job = true;
+		return ckpt_set(c->ckpt, "option", "tty.shell-job=yes", "command line", p->err);
 	case OPT_JSON:
 		return ckpt_set(c->ckpt, "json", "yes", "command line", p->err);
 	case OPT_VERBOSE:

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -61,20 +62,47 @@ static void pidfile_end(struct pidfile *p)
 	free(p->draft);
 }
 
+/*
+ * A job of our shell. The shell knows us, not the job: when the job stops, so do
+ * we, and when the shell lets us go on, the job does, with the foreground if we
+ * were given it.
+ */
+static void stop_with(int tty, pid_t root)
+{
+	pid_t group = getpgid(root);
+
+	raise(SIGSTOP);
+	if (tcgetpgrp(tty) == getpgrp())
+		tcsetpgrp(tty, group);
+	kill(-group, SIGCONT);
+}
+
 /* The root is our child: end as it ends, like a shell that ran it. */
 static int wait_for(const struct cli *c, pid_t root)
 {
+	int tty = c->shell_job ? open("/dev/tty", O_RDWR | O_CLOEXEC) : -1;
+	pid_t group = getpgid(root);
 	struct ckpt_error err = { 0 };
-	int status;
+	int status = 0;
 
 	cli_forward_signals(root);
-	while (waitpid(root, &status, __WALL) < 0) {
-		if (errno == EINTR)
-			continue;
-		ckpt_fail_sys(&err, errno, "restore: wait for pid %d", (int)root);
-		return cli_error(c, &err);
+	if (tty >= 0)
+		/* the terminal is taken back from the background */
+		signal(SIGTTOU, SIG_IGN);
+	for (;;) {
+		if (waitpid(root, &status, __WALL | (tty >= 0 ? WUNTRACED : 0)) < 0) {
+			if (errno == EINTR)
+				continue;
+			ckpt_fail_sys(&err, errno, "restore: wait for pid %d", (int)root);
+			return cli_error(c, &err);
+		}
+		if (!WIFSTOPPED(status))
+			break;
+		stop_with(tty, root);
 	}
 	cli_forward_signals(0);
+	if (tty >= 0 && tcgetpgrp(tty) == group)
+		tcsetpgrp(tty, getpgrp());
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 

@@ -33,6 +33,8 @@ const struct cli_option cli_globals[] = {
 static const struct cli_option dump_options[] = {
 	{ "tree", 't', "PID", OPT_PID, "the root of the tree" },
 	IMAGE_DIR,
+	{ "shell-job", 'j', NULL, OPT_SHELL_JOB,
+	  "the tree is a job of the shell that ckpt is started from" },
 	{ "leave-running", 'R', NULL, OPT_LEAVE_RUNNING,
 	  "let the tree go on instead of killing it" },
 	{ "leave-stopped", 's', NULL, OPT_LEAVE_STOPPED, "leave the tree stopped (SIGSTOP)" },
@@ -43,6 +45,8 @@ static const struct cli_option dump_options[] = {
 
 static const struct cli_option restore_options[] = {
 	IMAGE_DIR,
+	{ "shell-job", 'j', NULL, OPT_SHELL_JOB,
+	  "the tree is a job of the shell that ckpt is started from" },
 	{ "detach", 'd', NULL, OPT_DETACH, "return when everything runs, do not wait for its end" },
 	{ "pidfile", 0, "FILE", OPT_PIDFILE, "write the root's pid to FILE" },
 	{ "dry-run", 0, NULL, OPT_DRY_RUN, "list what is missing, make nothing" },
@@ -51,6 +55,8 @@ static const struct cli_option restore_options[] = {
 
 static const struct cli_option verify_options[] = {
 	IMAGE_DIR,
+	{ "shell-job", 'j', NULL, OPT_SHELL_JOB,
+	  "the tree is a job of the shell that ckpt is started from" },
 	{ "tree", 't', "PID", OPT_PID, "the root of the live tree (else as in the image)" },
 	NO_OPTION,
 };

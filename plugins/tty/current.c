@@ -37,6 +37,8 @@ static int current_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	if (pty < 0)
 		return tty_refuse(run, f, "hung-up", "the terminal behind it is gone, or no pty",
 				  "close it before the dump, or allow the loss");
+	if (tty_is_outer(run, st, TTY_MAJOR_PTS, (uint32_t)pty))
+		return 0;
 	if (!tty_holder(st, (uint32_t)pty, true, false) ||
 	    tty_holder(st, (uint32_t)pty, true, true))
 		return tty_refuse(run, f, "external",
@@ -62,6 +64,9 @@ static int current_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	if (r)
 		return r;
 	rec.id = f->file;
+	rec.outer = tty_is_outer(run, tty_state(run), TTY_MAJOR_PTS, (uint32_t)pty);
+	if (rec.outer)
+		return ckpt_record_put(run, TTY_REC_CURRENT, &rec.base, err);
 	rec.pty = (uint32_t)pty;
 	r = tty_put_pty(run, f, rec.pty, false, err);
 	return r ? r : ckpt_record_put(run, TTY_REC_CURRENT, &rec.base, err);
@@ -72,7 +77,7 @@ static int current_plan(struct ckpt_run *run, uint32_t file, struct ckpt_error *
 	const Ckpt__Tty__Current *rec = tty_current(run, file);
 	const Ckpt__Tty__Pty *pty = rec ? tty_pty(run, rec->pty) : NULL;
 
-	if (!pty || !pty->session)
+	if (!rec || (rec->outer ? !tty_outer(run) : !pty || !pty->session))
 		return tty_bad(err, "open file %u is not a valid /dev/tty", file);
 	return 0;
 }
@@ -88,6 +93,11 @@ static int current_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 	struct ckpt_task *leader = pty ? ckpt_task_by_id(run, pty->session) : NULL;
 	int op, r, fd;
 
+	if (rec && rec->outer) {
+		/* the tree is in ckpt's own session */
+		fd = open("/dev/tty", (slot->flags & (O_ACCMODE | 0100000)) | O_CLOEXEC);
+		return fd < 0 ? ckpt_fail_sys(err, errno, "open(2) of /dev/tty") : fd;
+	}
 	if (!leader)
 		return tty_bad(err, "open file %u has no session", slot->file);
 	op = ckpt_script_add(open_it, SYS_openat, CKPT_C(AT_FDCWD), CKPT_STR("/dev/tty"),

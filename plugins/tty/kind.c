@@ -11,9 +11,9 @@
 
 #define FLAGS_OK (O_ACCMODE | O_APPEND | O_NONBLOCK | O_NOFOLLOW | 0100000)
 
-#define EXTERNAL_HINT                                                                        \
-	"dump a tree that includes that process, or start the program with this descriptor " \
-	"redirected"
+#define EXTERNAL_HINT                                                                            \
+	"dump a tree that includes that process, give --shell-job if the tree is a job of your " \
+	"shell, or start the program with this descriptor redirected"
 
 static bool is_master(const struct ckpt_fd_found *f)
 {
@@ -188,6 +188,8 @@ static int pty_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struc
 	if (f->flags & ~FLAGS_OK)
 		return tty_refuse(run, f, "open-flags", "it was opened with flags unknown to ckpt",
 				  "allow the loss");
+	if (!is_master(f) && tty_is_outer(run, st, TTY_MAJOR_PTS, (uint32_t)pty))
+		return 0;
 	r = survey_holders(run, st, f, (uint32_t)pty);
 	if (r || !is_master(f))
 		return r;
@@ -302,6 +304,10 @@ static int pty_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, stru
 	if (r || pty < 0)
 		return r ? r : ckpt_fail(err, ENODEV, "TIOCGPTN");
 	rec.id = f->file;
+	if (!is_master(f) && tty_is_outer(run, st, TTY_MAJOR_PTS, (uint32_t)pty)) {
+		rec.outer = true;
+		return ckpt_record_put(run, TTY_REC_END, &rec.base, err);
+	}
 	rec.pty = (uint32_t)pty;
 	rec.master = is_master(f);
 	r = tty_put_pty(run, f, rec.pty, is_hung_up(f), err);
@@ -314,7 +320,7 @@ static int pty_plan(struct ckpt_run *run, uint32_t file, struct ckpt_error *err)
 {
 	const Ckpt__Tty__End *rec = tty_end(run, file);
 
-	if (!rec || !tty_pty(run, rec->pty))
+	if (!rec || (rec->outer ? rec->master || !tty_outer(run) : !tty_pty(run, rec->pty)))
 		return tty_bad(err, "open file %u is not a valid terminal", file);
 	return 0;
 }
@@ -325,6 +331,8 @@ static int pty_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, struc
 	const struct tty_pair *pair = rec ? tty_pair(run, rec->pty) : NULL;
 	int fd;
 
+	if (rec && rec->outer)
+		return tty_outer_open(slot->flags & FLAGS_OK, err);
 	if (!pair)
 		return tty_bad(err, "open file %u has no terminal", slot->file);
 	if (rec->master)

@@ -89,7 +89,7 @@ static bool has_slave(struct ckpt_run *run, const Ckpt__Tty__Pty *rec)
 	for (size_t i = 0; i < ckpt_record_count(run, "tty.end"); i++) {
 		const Ckpt__Tty__End *e = ckpt_record_at(run, "tty.end", i);
 
-		if (e->pty == rec->id && !e->master)
+		if (e->pty == rec->id && !e->master && !e->outer)
 			return true;
 	}
 	return false;
@@ -157,8 +157,7 @@ int tty_make(struct ckpt_run *run, struct ckpt_error *err)
 
 /* ---- settling ------------------------------------------------------------------------- */
 
-/* The n-th number of a "Key: 1 2 3" line of a task's status, or the count of them for n < 0. */
-static int status_number(const struct ckpt_task *t, const char *key, int n, struct ckpt_error *err)
+int tty_status_number(const struct ckpt_task *t, const char *key, int n, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE char *text = NULL;
 	char line[512], *save = NULL;
@@ -176,9 +175,8 @@ static int status_number(const struct ckpt_task *t, const char *key, int n, stru
 	return r > 0 ? r : ckpt_fail(err, ESRCH, "/proc/%d/status: no %s there", t->pid, key);
 }
 
-/* One call on the terminal in a task of its session. */
-static int call_in(struct ckpt_run *run, const struct tty_pair *pair, uint32_t task,
-		   unsigned long request, struct ckpt_arg arg, struct ckpt_error *err)
+int tty_call_in(struct ckpt_run *run, int terminal, uint32_t task, unsigned long request,
+		struct ckpt_arg arg, struct ckpt_error *err)
 {
 	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "tty.settle");
 	struct ckpt_task *t = ckpt_task_by_id(run, task);
@@ -186,7 +184,7 @@ static int call_in(struct ckpt_run *run, const struct tty_pair *pair, uint32_t t
 
 	if (!t)
 		return tty_bad(err, "no task %u", task);
-	num = ckpt_lend_fd(run, t, pair->slave, err);
+	num = ckpt_lend_fd(run, t, terminal, err);
 	if (num < 0)
 		return num;
 	ckpt_script_op(s, SYS_ioctl, 3, (struct ckpt_arg[]){ CKPT_C(num), CKPT_C(request), arg });
@@ -203,11 +201,12 @@ static int set_foreground(struct ckpt_run *run, const struct tty_pair *pair, str
 
 	if (!leader || !member)
 		return tty_bad(err, "no task %u or %u", pair->rec->session, pair->rec->foreground);
-	level = status_number(leader, "NSpid", -1, err);
-	group = level < 0 ? level : status_number(member, "NSpgid", level - 1, err);
+	level = tty_status_number(leader, "NSpid", -1, err);
+	group = level < 0 ? level : tty_status_number(member, "NSpgid", level - 1, err);
 	if (group < 0)
 		return group;
-	return call_in(run, pair, leader->id, TIOCSPGRP, CKPT_IN(&group, sizeof(group)), err);
+	return tty_call_in(run, pair->slave, leader->id, TIOCSPGRP, CKPT_IN(&group, sizeof(group)),
+			   err);
 }
 
 static int settle(struct ckpt_run *run, struct tty_pair *pair, struct ckpt_error *err)
@@ -216,7 +215,7 @@ static int settle(struct ckpt_run *run, struct tty_pair *pair, struct ckpt_error
 	int on = 1, r = 0;
 
 	for (size_t i = 0; i < rec->n_detached && !r; i++)
-		r = call_in(run, pair, rec->detached[i], TIOCNOTTY, CKPT_C(0), err);
+		r = tty_call_in(run, pair->slave, rec->detached[i], TIOCNOTTY, CKPT_C(0), err);
 	if (!r && rec->foreground)
 		r = set_foreground(run, pair, err);
 	if (r)
@@ -233,18 +232,16 @@ static int settle(struct ckpt_run *run, struct tty_pair *pair, struct ckpt_error
 int tty_settle(struct ckpt_run *run, struct ckpt_error *err)
 {
 	struct tty_state *st = tty_state(run);
-	int r = 0;
 
-	for (size_t i = 0; st && i < st->n_pairs && !r; i++) {
+	for (size_t i = 0; st && i < st->n_pairs; i++) {
 		struct tty_pair *pair = &st->pairs[i];
 
-		r = settle(run, pair, err);
-		if (r)
+		if (settle(run, pair, err))
 			return ckpt_wrap(err, "pty %u", pair->rec->id);
 		/* ours was the last master of one that was hung up */
 		if (pair->slave >= 0)
 			close(ckpt_steal_fd(&pair->slave));
 		close(ckpt_steal_fd(&pair->master));
 	}
-	return r;
+	return tty_outer_settle(run, err);
 }

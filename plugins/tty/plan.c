@@ -49,8 +49,7 @@ static uint32_t number(const ProtobufCMessage *m, const char *name)
 	return v;
 }
 
-/* Is there such a task, in that session? */
-static bool in_session(struct ckpt_run *run, uint32_t id, uint32_t session)
+bool tty_in_session(struct ckpt_run *run, uint32_t id, uint32_t session)
 {
 	for (size_t i = 0; i < ckpt_record_count(run, "pid.task"); i++) {
 		const ProtobufCMessage *m = ckpt_record_at(run, "pid.task", i);
@@ -61,14 +60,19 @@ static bool in_session(struct ckpt_run *run, uint32_t id, uint32_t session)
 	return false;
 }
 
+int tty_termios_check(const Ckpt__Tty__Termios *t, struct ckpt_error *err)
+{
+	return t && (t->cc.len != TTY_CC_SIZE || t->line) ? tty_bad(err, "bad termios") : 0;
+}
+
 static int check_values(const Ckpt__Tty__Pty *p, struct ckpt_error *err)
 {
 	const Ckpt__Tty__Winsize *w = p->winsize;
 
 	if (p->id >= TTY_PTY_LIMIT || p->mode > 07777)
 		return tty_bad(err, "pty %u: bad number or mode", p->id);
-	if (p->termios && (p->termios->cc.len != TTY_CC_SIZE || p->termios->line))
-		return tty_bad(err, "pty %u: bad termios", p->id);
+	if (tty_termios_check(p->termios, err))
+		return ckpt_wrap(err, "pty %u", p->id);
 	if (w &&
 	    (w->rows > 0xffff || w->columns > 0xffff || w->xpixel > 0xffff || w->ypixel > 0xffff))
 		return tty_bad(err, "pty %u: bad window size", p->id);
@@ -81,12 +85,12 @@ static int check_session(struct ckpt_run *run, const Ckpt__Tty__Pty *p, struct c
 {
 	if (!p->session && (p->foreground || p->n_detached))
 		return tty_bad(err, "pty %u: a group, but no session", p->id);
-	if (p->session && !in_session(run, p->session, p->session))
+	if (p->session && !tty_in_session(run, p->session, p->session))
 		return tty_bad(err, "pty %u: task %u leads no session", p->id, p->session);
-	if (p->foreground && !in_session(run, p->foreground, p->session))
+	if (p->foreground && !tty_in_session(run, p->foreground, p->session))
 		return tty_bad(err, "pty %u: task %u is not in its session", p->id, p->foreground);
 	for (size_t i = 0; i < p->n_detached; i++)
-		if (!in_session(run, p->detached[i], p->session))
+		if (!tty_in_session(run, p->detached[i], p->session))
 			return tty_bad(err, "pty %u: task %u is not in its session", p->id,
 				       p->detached[i]);
 	return 0;
@@ -99,7 +103,7 @@ static int check_ends(struct ckpt_run *run, const Ckpt__Tty__Pty *p, struct ckpt
 	for (size_t i = 0; i < ckpt_record_count(run, "tty.end"); i++) {
 		const Ckpt__Tty__End *e = ckpt_record_at(run, "tty.end", i);
 
-		if (e->pty == p->id)
+		if (e->pty == p->id && !e->outer)
 			*(e->master ? &masters : &slaves) += 1;
 	}
 	if (masters != (p->hung_up ? 0 : 1) || (p->slave_closed && slaves))
@@ -155,5 +159,5 @@ int tty_plan(struct ckpt_run *run, struct ckpt_error *err)
 
 	for (size_t i = 0; i < ckpt_record_count(run, "tty.pty") && !r; i++)
 		r = check_pty(run, i, err);
-	return r;
+	return r ? r : tty_outer_plan(run, err);
 }

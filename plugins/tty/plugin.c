@@ -24,10 +24,25 @@ static const struct ckpt_record_type records[] = {
 	{ TTY_REC_PTY, "pty", &ckpt__tty__pty__descriptor },
 	{ TTY_REC_END, "end", &ckpt__tty__end__descriptor },
 	{ TTY_REC_CURRENT, "current", &ckpt__tty__current__descriptor },
+	{ TTY_REC_OUTER, "outer", &ckpt__tty__outer__descriptor },
 	{ 0, NULL, NULL },
 };
 
+static const struct ckpt_option options[] = {
+	{ .name = "shell-job",
+	  .type = CKPT_OPT_BOOL,
+	  .def = "no",
+	  .help = "the tree is a job of the shell that ckpt is started from (--shell-job)" },
+	{ .name = NULL },
+};
+
 static const struct ckpt_step steps[] = {
+	{ .runs = CKPT_DUMP | CKPT_VERIFY,
+	  .name = "collect",
+	  .help = "save how a shell's job stands to the shell's terminal",
+	  .after = LIST("surveyed"),
+	  .before = LIST("collected"),
+	  .fn = tty_collect },
 	{ .runs = CKPT_RESTORE,
 	  .name = "plan",
 	  .help = "check the terminals, and that their numbers are free",
@@ -45,7 +60,8 @@ static const struct ckpt_step steps[] = {
 	  .help = "foreground groups, packet mode, locks",
 	  .after = LIST("files-installed"),
 	  .before = LIST("sealed"),
-	  .fn = tty_settle },
+	  .fn = tty_settle,
+	  .undo = tty_outer_undo },
 	{ .name = NULL },
 };
 
@@ -82,6 +98,7 @@ CKPT_PLUGIN{
 	.version = "0.1.0",
 	.summary = "pseudo terminals, controlling terminals, foreground groups",
 	.license = "MIT",
+	.options = options,
 	.features = features,
 	.records = records,
 	.steps = steps,

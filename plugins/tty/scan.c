@@ -18,8 +18,10 @@ struct tty_state *tty_state(struct ckpt_run *run)
 
 	if (!st) {
 		st = calloc(1, sizeof(*st));
-		if (st)
-			ckpt_state_set(run, st);
+		if (!st)
+			return NULL;
+		st->outer = -1;
+		ckpt_state_set(run, st);
 	}
 	return st;
 }
@@ -36,6 +38,8 @@ void tty_state_free(void *state)
 		if (st->pairs[i].master >= 0)
 			close(st->pairs[i].master);
 	}
+	if (st->outer >= 0)
+		close(st->outer);
 	free(st->pairs);
 	free(st->holders);
 	free(st->members);

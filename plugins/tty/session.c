@@ -51,13 +51,14 @@ static int leader(struct ckpt_run *run, const struct tty_state *st, const struct
 static int session_terminal(struct ckpt_run *run, const struct ckpt_task *t, unsigned major,
 			    unsigned minor, struct ckpt_error *err)
 {
-	static const char hint[] = "start the program with setsid(1), without a terminal";
+	static const char hint[] = "give --shell-job if the tree is a job of your shell, or start "
+				   "the program with setsid(1), without a terminal";
 	struct tty_state *st = tty_state(run);
 	const struct tty_holder *h;
 	char object[64], who[96], reason[192];
 	int r = tty_scan(run, st, err);
 
-	if (r)
+	if (r || tty_is_outer(run, st, major, minor))
 		return r;
 	snprintf(object, sizeof(object), "controlling terminal %u:%u", major, minor);
 	if (major != TTY_MAJOR_PTS)
@@ -75,6 +76,13 @@ static int session_terminal(struct ckpt_run *run, const struct ckpt_task *t, uns
 		return refuse(run, t, "terminal", object,
 			      "the leader of its session is outside the tree", hint);
 	return tty_leader(run, st, minor) == t ? leader(run, st, t, object) : 0;
+}
+
+static int session_outside(struct ckpt_run *run, const struct ckpt_task *t, struct ckpt_error *err)
+{
+	(void)t;
+	(void)err;
+	return ckpt_opt_bool(run, "shell-job");
 }
 
 /* Before it has children: they inherit the terminal, nobody else can get it later. */
@@ -101,5 +109,6 @@ static int session_made(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_e
 const struct ckpt_session_kind tty_session = {
 	.size = sizeof(struct ckpt_session_kind),
 	.terminal = session_terminal,
+	.outside = session_outside,
 	.made = session_made,
 };

@@ -9,7 +9,7 @@
 
 #include "tty.pb-c.h"
 
-enum { TTY_REC_PTY = 1, TTY_REC_END, TTY_REC_CURRENT };
+enum { TTY_REC_PTY = 1, TTY_REC_END, TTY_REC_CURRENT, TTY_REC_OUTER };
 
 #define TTY_PTS_DIR "/dev/pts"
 /* The kernel's limit of /proc/sys/kernel/pty/max is NR_UNIX98_PTY_MAX. */
@@ -57,6 +57,8 @@ struct tty_state {
 	/* restore */
 	struct tty_pair *pairs;
 	size_t n_pairs;
+	int outer;	 /* the terminal that ckpt is started from; -1 if there is none */
+	pid_t displaced; /* the group that had it in the foreground before us; 0: it has it still */
 };
 
 /* The state of this run, made on first use; NULL: out of memory. */
@@ -76,6 +78,27 @@ const struct tty_member *tty_member(struct ckpt_run *run, const struct tty_state
 /* A task of the foreground group of that leader's terminal, or NULL: the group is empty. */
 const struct ckpt_task *tty_foreground(struct ckpt_run *run, const struct tty_state *st,
 				       const struct ckpt_task *leader);
+
+/* ---- the terminal that ckpt is started from (outer.c) --------------------------- */
+
+/* dump: is it that one, and has the user said that the tree is a job there? */
+bool tty_is_outer(struct ckpt_run *run, const struct tty_state *st, uint32_t major, uint32_t minor);
+int tty_collect(struct ckpt_run *run, struct ckpt_error *err);
+const Ckpt__Tty__Outer *tty_outer(struct ckpt_run *run);
+int tty_outer_plan(struct ckpt_run *run, struct ckpt_error *err);
+/* The controlling terminal of ckpt itself, by its own name. */
+int tty_outer_open(int flags, struct ckpt_error *err);
+int tty_outer_settle(struct ckpt_run *run, struct ckpt_error *err);
+void tty_outer_undo(struct ckpt_run *run);
+
+/* The n-th number of a "Key: 1 2 3" line of a task's status, or the count of them for n < 0. */
+int tty_status_number(const struct ckpt_task *t, const char *key, int n, struct ckpt_error *err);
+/* One ioctl(2) on a terminal of the engine's, called in that task. */
+int tty_call_in(struct ckpt_run *run, int terminal, uint32_t task, unsigned long request,
+		struct ckpt_arg arg, struct ckpt_error *err);
+/* Is there such a task in the image, in that session? */
+bool tty_in_session(struct ckpt_run *run, uint32_t task, uint32_t session);
+int tty_termios_check(const Ckpt__Tty__Termios *t, struct ckpt_error *err);
 
 /* ---- what a terminal is set to (setting.c) ------------------------------------ */
 

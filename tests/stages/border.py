@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: MIT
 """What leaves the tree: refused by name, or handled by an explicit option."""
 import os
+import pty
+import re
 import select
 import subprocess
 
 from lib import ckpt as codes
 from lib import proc
-from lib.report import expect
+from lib.report import Failure, expect
 
 # answers each line on its own, with what it has counted so far
 ANSWERS = "n=0; while read -r line <&{0}; do n=$((n+1)); echo \"$n $line\" >&{1}; done"
@@ -74,6 +76,85 @@ def pipes(context, test):
     victim.check()
 
 
+JOB = """
+import os, signal, sys
+signal.signal(signal.SIGINT, lambda *_: os.write(1, b"interrupted\\n"))
+with open(sys.argv[1], "w") as file:
+    print(os.getpid(), file=file)
+count = 0
+for line in iter(sys.stdin.readline, "end\\n"):
+    count += 1
+    os.write(1, b"%d %s" % (count, line.encode()))
+sys.exit(7)
+"""
+
+
+class Shell:
+    """Somebody at a terminal with a shell; ckpt and its tree are jobs there."""
+
+    def __init__(self, test):
+        self.test = test
+        self.pid, self.master = pty.fork()
+        if not self.pid:
+            os.closerange(3, 1024)
+            os.execve("/bin/bash", ["bash", "--norc", "--noediting", "-i"],
+                      {"PATH": os.environ["PATH"], "TERM": "dumb", "HISTFILE": "", "HOME": "/"})
+        test.cleanup(proc.kill_tree, self.pid)
+        self.type("stty -echo; PS1='ready> '")
+        self.expect("ready> $")
+
+    def type(self, line, end="\n"):
+        """Presses keys."""
+        os.write(self.master, (line + end).encode())
+
+    def expect(self, pattern):
+        """Reads until the screen shows that."""
+        seen = ""
+        while not re.search(pattern, seen):
+            if not select.select([self.master], [], [], 15)[0]:
+                raise Failure(f"no {pattern!r} but {seen!r}")
+            seen += os.read(self.master, 4096).decode()
+        self.test.log(seen)
+
+
+def shell_job(context, test):
+    """A job, saved and restored in another shell's terminal: lines, Ctrl-C, Ctrl-Z, fg, end."""
+    ckpt, image = context.ckpt(), test.dir / "image"
+    (test.dir / "job.py").write_text(JOB)
+    shell = Shell(test)
+    shell.type(f"cd /; /usr/bin/python3 {test.dir}/job.py {test.dir}/pid")
+    shell.type("one")
+    shell.expect("1 one\r\n")
+    pid = int((test.dir / "pid").read_text())
+    refused = ckpt.dump(test, pid, image, code=codes.REFUSED)
+    expect("--shell-job" in refused.out + refused.err, "the way out is not named")
+    shell.type("two")
+    shell.expect("2 two\r\n")
+    ckpt.dump(test, pid, image, "--shell-job")
+    shell.expect("Killed(.*\n)*ready> $")
+    for options in ((), ("--shell-job",)):
+        missing = ckpt.run(test, "restore", "-D", image, "-d", *options, code=codes.FAILED)
+        expect("job of a shell" in missing.err, f"it is not said what is missing: {missing.err}")
+    shell = Shell(test)
+    shell.type(f"{ckpt.binary} restore --shell-job -D {image}")
+    shell.expect("restored")
+    shell.type("three")
+    shell.expect("3 three\r\n")
+    shell.type("\x03", "")
+    shell.expect("interrupted\r\n")
+    shell.type("\x1a", "")
+    shell.expect("Stopped(.*\n)*.*ready> $")
+    shell.type("fg")
+    shell.expect("restore --shell-job.*\r\n")
+    shell.type("four")
+    shell.expect("4 four\r\n")
+    shell.type("end")
+    shell.expect("ready> $")
+    shell.type("echo status $?")
+    shell.expect("status 7\r\n")
+
+
 def tests(context):
     """One for each kind of border."""
     yield "border/pipes", lambda test: pipes(context, test)
+    yield "border/shell-job", lambda test: shell_job(context, test)
