@@ -55,6 +55,13 @@ struct ckpt_fd_tree {
 	 */
 	int (*outside)(struct ckpt_run *run, const struct stat *st, char *buf, size_t size,
 		       struct ckpt_error *err);
+	/* The description that this descriptor of the engine is a duplicate of; 0: none. */
+	uint32_t (*of_fd)(struct ckpt_run *run, int fd, bool *out);
+	/*
+	 * restore, after `files-installed`: a duplicate in the engine of a saved description,
+	 * which the caller closes.
+	 */
+	int (*get)(struct ckpt_run *run, uint32_t file, struct ckpt_error *err);
 };
 
 /* A description being made at restore. */
@@ -62,7 +69,8 @@ struct ckpt_fd_slot {
 	uint32_t file; /* symbolic id */
 	int flags;     /* saved F_GETFL */
 	int64_t pos;
-	struct ckpt_task *owner; /* the task that shall create it if who creates matters */
+	struct ckpt_task *owner;	 /* the task that shall create it if who creates matters */
+	const struct ckpt_fd_tree *tree; /* to be kept for a later step, if it is of use */
 };
 
 struct ckpt_fd_kind {

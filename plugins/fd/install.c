@@ -111,7 +111,8 @@ static int open_file(struct ckpt_run *run, const struct place *first, struct ckp
 	if (!e)
 		return fd_bad(err, "open file %u has no kind", first->file);
 	c.kind = e->ops;
-	slot = (struct ckpt_fd_slot){ .file = file->id,
+	slot = (struct ckpt_fd_slot){ .tree = &fd_tree,
+				      .file = file->id,
 				      .flags = (int)file->flags,
 				      .pos = file->pos,
 				      .owner = ckpt_task_by_id(run, first->task) };

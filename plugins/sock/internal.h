@@ -59,7 +59,14 @@ struct sock_state {
 	/* duplicates of sockets that others still need, until all descriptors are installed */
 	struct sock_stashed *kept;
 	size_t n_kept, cap_kept;
-	char **made; /* names of sockets, to be removed if the restore fails */
+	/* pairs with descriptors in flight, filled when all descriptors are there */
+	struct sock_deferred {
+		const Ckpt__Sock__UnixEnd *end;
+		int fd[2]; /* duplicates; fd[0] is `end` */
+	} * deferred;
+	size_t n_deferred;
+	const struct ckpt_fd_tree *tree; /* of fd */
+	char **made;			 /* names of sockets, to be removed if the restore fails */
 	size_t n_made, cap_made;
 };
 
@@ -100,6 +107,8 @@ int sock_bad(struct ckpt_error *err, const char *fmt, ...) CKPT_PRINTF(2, 3);
 const char *sock_image_path(const ProtobufCBinaryData *b, char *buf, size_t size);
 /* Is there such a task in the image? */
 bool sock_task_known(struct ckpt_run *run, uint32_t id);
+/* Is there such an open file description? */
+bool sock_file_known(struct ckpt_run *run, uint32_t id);
 
 int sock_stash_put(struct sock_state *st, uint32_t id, int fd, struct ckpt_error *err);
 /* -1: nothing there. */
@@ -167,7 +176,7 @@ void sock_creator_enter(struct ckpt_script *s, const Ckpt__Sock__Credentials *c)
 void sock_creator_leave(struct ckpt_script *s, const Ckpt__Sock__Credentials *c);
 
 /* The messages of a queue. */
-int sock_queue_read(struct ckpt_run *run, int fd, int type, Ckpt__Sock__UnixEnd *end,
+int sock_queue_read(struct ckpt_run *run, const struct ckpt_fd_found *f, Ckpt__Sock__UnixEnd *end,
 		    struct ckpt_error *err);
 void sock_queue_free(Ckpt__Sock__UnixEnd *end);
 int sock_queue_write(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixEnd *to,

@@ -14,6 +14,7 @@ static const struct ckpt_feature features[] = {
 	{ "unix-pair", "socketpairs with queued data" },
 	{ "unix-stream", "unix stream and seqpacket sockets: connected by a name, bound, or new" },
 	{ "unix-dgram", "unix dgram sockets, bound or connected, with queued messages" },
+	{ "scm-rights", "descriptors in flight: in messages that nobody has read" },
 	{ NULL, NULL },
 };
 
@@ -76,7 +77,9 @@ static int settle(struct ckpt_run *run, struct ckpt_error *err)
 
 	if (!st)
 		return ckpt_fail(err, ENOMEM, "out of memory");
-	r = sock_dgram_settle(run, err);
+	r = sock_end_settle(run, err);
+	if (!r)
+		r = sock_dgram_settle(run, err);
 	sock_kept_close(st);
 	return r;
 }
@@ -111,7 +114,8 @@ static const struct ckpt_step steps[] = {
 	  .undo = names_undo },
 	{ .runs = CKPT_RESTORE,
 	  .name = "settle",
-	  .help = "fill and connect dgram sockets, let go of those that others were made with",
+	  .help = "send descriptors in flight, fill and connect dgram sockets, let go of those "
+		  "that others were made with",
 	  .after = LIST("files-installed"),
 	  .before = LIST("sealed"),
 	  .fn = settle },

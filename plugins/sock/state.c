@@ -30,6 +30,10 @@ void sock_state_free(void *state)
 	for (size_t i = 0; i < st->n_made; i++)
 		free(st->made[i]);
 	sock_kept_close(st);
+	for (size_t i = 0; i < st->n_deferred; i++)
+		for (int k = 0; k < 2; k++)
+			close(st->deferred[i].fd[k]);
+	free(st->deferred);
 	free(st->diag);
 	free(st->kept);
 	free(st->stash);
@@ -185,14 +189,14 @@ const char *sock_image_path(const ProtobufCBinaryData *b, char *buf, size_t size
 	return buf;
 }
 
-/* The tasks are the plugin pid's; only the field `id` of its record is known here. */
-bool sock_task_known(struct ckpt_run *run, uint32_t id)
+/* Tasks and files are other plugins'; only the field `id` of their records is known here. */
+static bool known(struct ckpt_run *run, const char *type, uint32_t id)
 {
-	size_t lo = 0, hi = ckpt_record_count(run, "pid.task");
+	size_t lo = 0, hi = ckpt_record_count(run, type);
 
 	while (lo < hi) {
 		size_t mid = lo + (hi - lo) / 2;
-		const ProtobufCMessage *m = ckpt_record_at(run, "pid.task", mid);
+		const ProtobufCMessage *m = ckpt_record_at(run, type, mid);
 		const ProtobufCFieldDescriptor *f =
 			protobuf_c_message_descriptor_get_field_by_name(m->descriptor, "id");
 		uint32_t got;
@@ -208,6 +212,16 @@ bool sock_task_known(struct ckpt_run *run, uint32_t id)
 			hi = mid;
 	}
 	return false;
+}
+
+bool sock_task_known(struct ckpt_run *run, uint32_t id)
+{
+	return known(run, "pid.task", id);
+}
+
+bool sock_file_known(struct ckpt_run *run, uint32_t id)
+{
+	return known(run, "fd.file", id);
 }
 
 /* ---- owners ----------------------------------------------------------------------- */

@@ -85,11 +85,17 @@ const struct sock_unix_diag *sock_unix_listener(const struct sock_state *st, int
 #define SOCK_QUEUE_MAX	  (32u << 20)
 #define SOCK_QUEUE_SNDBUF (4 * (int)SOCK_QUEUE_MAX)
 
+/* What the kernel takes with one message. */
+#define SOCK_FILES_MAX 253
+
+/* When all descriptors are installed: what waits for them to be sent is sent. */
+int sock_end_settle(struct ckpt_run *run, struct ckpt_error *err);
 /* When all descriptors are installed: dgram sockets get their queues and peers. */
 int sock_dgram_settle(struct ckpt_run *run, struct ckpt_error *err);
 
 /* Send one message; `to` NULL: the peer. */
 ssize_t sock_message_send(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixMessage *m,
-			  size_t from, const struct sockaddr_un *to, socklen_t to_len);
+			  size_t from, const struct sockaddr_un *to, socklen_t to_len,
+			  struct ckpt_error *err);
 
 #endif

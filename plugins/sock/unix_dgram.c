@@ -83,6 +83,7 @@ static int unix_dgram_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot
 	CKPT_AUTO_FD int fd = -1;
 	int r;
 
+	sock_state(run)->tree = slot->tree;
 	if (!rec)
 		return -EBADMSG;
 	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -171,8 +172,8 @@ static int send_from(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixMessage
 		return ckpt_fail_sys(err, errno, "getsockopt(2) of a send buffer");
 	/* all that the sender has sent and nobody has read counts against its buffer */
 	r = sock_sndbuf_force(fd, SOCK_QUEUE_SNDBUF, lock, err);
-	if (!r && sock_message_send(run, fd, m, 0, &a, len) < 0)
-		r = ckpt_fail_sys(err, errno, "filling the queue of open file %u", to->rec->id);
+	if (!r && sock_message_send(run, fd, m, 0, &a, len, err) < 0)
+		r = ckpt_wrap(err, "filling the queue of open file %u", to->rec->id);
 	return r ? r : sock_sndbuf_force(fd, size, lock, err);
 }
 

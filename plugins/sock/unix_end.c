@@ -40,6 +40,17 @@ const struct sock_unix_diag *sock_end_find(struct ckpt_run *run, const struct ck
 	return d;
 }
 
+static int survey_in_flight(struct ckpt_run *run, const struct ckpt_fd_found *f)
+{
+	char object[512];
+	int r;
+
+	snprintf(object, sizeof(object), "fd %d (%s), descriptors in its queue", f->num, f->link);
+	r = ckpt_refuse_off(run, "scm-rights", f->task, object);
+	/* off, and allowed: the messages come without them */
+	return r == -ECANCELED ? 1 : r < 0 ? r : 0;
+}
+
 int sock_end_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 		    const struct sock_unix_diag *d, struct ckpt_error *err)
 {
@@ -51,11 +62,7 @@ int sock_end_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 		return sock_refuse(run, f, "socket-error",
 				   "an error waits to be reported, which hides the queue behind it",
 				   "let the program receive it before the dump");
-	if (sock_in_flight(f))
-		return sock_refuse(run, f, "scm-rights",
-				   "descriptors wait in its queue (SCM_RIGHTS)",
-				   "try again when the program has received them");
-	return 0;
+	return sock_in_flight(f) ? survey_in_flight(run, f) : 0;
 }
 
 /* A sender that is not in the tree cannot be named again. */
@@ -97,7 +104,7 @@ int sock_end_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	rec->owner = &owner;
 	rec->options = options.ptr;
 	rec->n_options = options.n;
-	r = sock_queue_read(run, f->fd, (int)rec->type, rec, err);
+	r = sock_queue_read(run, f, rec, err);
 	if (!r)
 		r = check_senders(rec, err);
 	if (!r)
@@ -121,6 +128,14 @@ static int plan_queue(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec, stru
 		r = sock_name_plan(run, m->from, rec->id, err);
 		if (r)
 			return r;
+		for (size_t k = 0; k < m->n_files; k++)
+			if (!sock_file_known(run, m->files[k]))
+				return sock_bad(err,
+						"a message for open file %u brings open file %u, "
+						"which is not there",
+						rec->id, m->files[k]);
+		if (m->n_files > SOCK_FILES_MAX)
+			return sock_bad(err, "a message for open file %u brings too much", rec->id);
 		if (!m->data.len && rec->type == SOCK_STREAM)
 			return sock_bad(err, "a message for open file %u is empty", rec->id);
 	}
@@ -198,13 +213,60 @@ static int fill_pair(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *end, int f
 	return r;
 }
 
+static bool brings_files(const Ckpt__Sock__UnixEnd *end)
+{
+	for (size_t i = 0; i < end->n_queue; i++)
+		if (end->queue[i]->n_files)
+			return true;
+	return false;
+}
+
+static int defer(struct sock_state *st, const Ckpt__Sock__UnixEnd *end, const int sv[2],
+		 struct ckpt_error *err)
+{
+	struct sock_deferred *more =
+		realloc(st->deferred, (st->n_deferred + 1) * sizeof(*st->deferred));
+	CKPT_AUTO_FD int first = fcntl(sv[0], F_DUPFD_CLOEXEC, 0);
+	CKPT_AUTO_FD int second = fcntl(sv[1], F_DUPFD_CLOEXEC, 0);
+
+	if (more)
+		st->deferred = more;
+	if (!more || first < 0 || second < 0)
+		return ckpt_fail_sys(err, errno, "keeping a pair of sockets");
+	more[st->n_deferred++] = (struct sock_deferred){
+		end,
+		{ ckpt_steal_fd(&first), ckpt_steal_fd(&second) },
+	};
+	return 0;
+}
+
+int sock_end_settle(struct ckpt_run *run, struct ckpt_error *err)
+{
+	struct sock_state *st = sock_state(run);
+	int r = 0;
+
+	for (size_t i = 0; i < st->n_deferred; i++) {
+		const struct sock_deferred *d = &st->deferred[i];
+		const Ckpt__Sock__UnixEnd *peer =
+			d->end->peer ? sock_record(run, "sock.unix-end", d->end->peer) : NULL;
+
+		if (!r)
+			r = fill_pair(run, d->end, d->fd[0], peer, d->fd[1], err);
+		close(d->fd[0]);
+		close(d->fd[1]);
+	}
+	st->n_deferred = 0;
+	return r;
+}
+
 int sock_end_finish(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *end, int sv[2],
 		    struct ckpt_error *err)
 {
 	const Ckpt__Sock__UnixEnd *peer =
 		end->peer ? sock_record(run, "sock.unix-end", end->peer) : NULL;
 	struct sock_state *st = sock_state(run);
-	int r = fill_pair(run, end, sv[0], peer, sv[1], err);
+	bool later = brings_files(end) || (peer && brings_files(peer));
+	int r = later ? defer(st, end, sv, err) : fill_pair(run, end, sv[0], peer, sv[1], err);
 
 	if (r)
 		return r;

@@ -151,6 +151,7 @@ static int unix_pair_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 	int fd = sock_stash_take(sock_state(run), slot->file), r;
 	struct batch b;
 
+	sock_state(run)->tree = slot->tree;
 	if (fd >= 0 || !rec)
 		return fd >= 0 ? fd : -EBADMSG;
 	r = make_pairs(run, rec, &b, err);

@@ -15,6 +15,7 @@
 #endif
 
 struct reader {
+	const struct ckpt_fd_found *f;
 	int fd, type;
 	bool eof_is_end;
 	uint8_t *buf;
@@ -23,13 +24,26 @@ struct reader {
 	size_t cap;
 };
 
-/*
- * Descriptors that came along are duplicates of ours and closed; the sender's
- * ids are there if the receiver has asked for them.
- */
-static bool take_control(struct msghdr *m, struct ucred *cred)
+/* What came along with a message: duplicates in the engine, and the sender's ids. */
+struct extras {
+	int fds[SOCK_FILES_MAX];
+	size_t n_fds;
+	struct ucred cred;
+	bool has_cred; /* the receiver has asked for them */
+	struct sock_name from;
+	bool has_from;
+};
+
+static void drop_fds(struct extras *x)
 {
-	bool found = false;
+	while (x->n_fds > 0)
+		close(x->fds[--x->n_fds]);
+}
+
+static void take_control(struct msghdr *m, struct extras *x)
+{
+	x->has_cred = false;
+	x->n_fds = 0;
 
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
 		size_t len = c->cmsg_len - CMSG_LEN(0);
@@ -37,18 +51,20 @@ static bool take_control(struct msghdr *m, struct ucred *cred)
 
 		if (c->cmsg_level != SOL_SOCKET)
 			continue;
-		if (c->cmsg_type == SCM_CREDENTIALS && len >= sizeof(*cred)) {
-			memcpy(cred, CMSG_DATA(c), sizeof(*cred));
-			found = true;
+		if (c->cmsg_type == SCM_CREDENTIALS && len >= sizeof(x->cred)) {
+			memcpy(&x->cred, CMSG_DATA(c), sizeof(x->cred));
+			x->has_cred = true;
 		}
 		if (c->cmsg_type != SCM_RIGHTS && c->cmsg_type != SCM_PIDFD)
 			continue;
 		for (size_t i = 0; i + sizeof(fd) <= len; i += sizeof(fd)) {
 			memcpy(&fd, CMSG_DATA(c) + i, sizeof(fd));
-			close(fd);
+			if (c->cmsg_type == SCM_RIGHTS && x->n_fds < SOCK_FILES_MAX)
+				x->fds[x->n_fds++] = fd;
+			else
+				close(fd);
 		}
 	}
-	return found;
 }
 
 static int set_from(Ckpt__Sock__UnixMessage *m, const struct sock_name *from)
@@ -66,11 +82,85 @@ static int set_from(Ckpt__Sock__UnixMessage *m, const struct sock_name *from)
 	return 0;
 }
 
-static int add_message(struct ckpt_run *run, struct reader *q, Ckpt__Sock__UnixEnd *end, size_t len,
-		       const struct ucred *cred, const struct sock_name *from)
+/* The descriptions that came along, those that are not in the tree left out by permission. */
+static int set_files(struct ckpt_run *run, const struct reader *q, Ckpt__Sock__UnixMessage *m,
+		     const struct extras *x)
 {
-	Ckpt__Sock__UnixMessage *m;
+	if (!x->n_fds || !ckpt_feature_on(run, "scm-rights"))
+		return 0;
+	m->files = calloc(x->n_fds, sizeof(*m->files));
+	if (!m->files)
+		return -ENOMEM;
+	for (size_t i = 0; i < x->n_fds; i++) {
+		bool out = false;
+		uint32_t id = q->f->tree->of_fd(run, x->fds[i], &out);
+		int r;
 
+		if (id && !out) {
+			m->files[m->n_files++] = id;
+			continue;
+		}
+		r = sock_refuse_detail(
+			run, q->f, "scm-elsewhere",
+			"a descriptor in its queue (SCM_RIGHTS) is open nowhere else "
+			"in the tree",
+			"try again when the program has received it, or --allow-loss "
+			"sock.scm-elsewhere: the message comes without it");
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+static int set_sender(struct ckpt_run *run, Ckpt__Sock__UnixMessage *m, const struct ucred *cred)
+{
+	const struct ckpt_task *t = ckpt_task_by_pid(run, cred->pid);
+
+	m->sender = calloc(1, sizeof(*m->sender));
+	if (!m->sender)
+		return -ENOMEM;
+	ckpt__sock__credentials__init(m->sender);
+	m->sender->task = t ? t->id : 0;
+	m->sender->uid = cred->uid;
+	m->sender->gid = cred->gid;
+	return 0;
+}
+
+static bool same_sender(struct ckpt_run *run, const Ckpt__Sock__Credentials *a,
+			const struct extras *x)
+{
+	const struct ckpt_task *t;
+
+	if (!a || !x->has_cred || !x->cred.pid)
+		return !a && !(x->has_cred && x->cred.pid);
+	t = ckpt_task_by_pid(run, x->cred.pid);
+	return a->task == (t ? t->id : 0) && a->uid == x->cred.uid && a->gid == x->cred.gid;
+}
+
+/*
+ * Bytes of a stream that nothing tells from those before. How many came with one
+ * look depends on the sender's buffer at the time and is no property of the queue.
+ */
+static int append(Ckpt__Sock__UnixMessage *last, const uint8_t *buf, size_t len)
+{
+	uint8_t *more = realloc(last->data.data, last->data.len + len);
+
+	if (!more)
+		return -ENOMEM;
+	memcpy(more + last->data.len, buf, len);
+	last->data.data = more;
+	last->data.len += len;
+	return 0;
+}
+
+static int add_message(struct ckpt_run *run, struct reader *q, Ckpt__Sock__UnixEnd *end, size_t len,
+		       const struct extras *x)
+{
+	Ckpt__Sock__UnixMessage *m = end->n_queue ? end->queue[end->n_queue - 1] : NULL;
+	int r;
+
+	if (m && q->type == SOCK_STREAM && !x->n_fds && same_sender(run, m->sender, x))
+		return append(m, q->buf, len);
 	if (end->n_queue == q->cap) {
 		size_t cap = q->cap ? q->cap * 2 : 8;
 		Ckpt__Sock__UnixMessage **more = realloc(end->queue, cap * sizeof(*more));
@@ -90,18 +180,10 @@ static int add_message(struct ckpt_run *run, struct reader *q, Ckpt__Sock__UnixE
 		return -ENOMEM;
 	memcpy(m->data.data, q->buf, len);
 	m->data.len = len;
-	if (cred && cred->pid) {
-		const struct ckpt_task *t = ckpt_task_by_pid(run, cred->pid);
-
-		m->sender = calloc(1, sizeof(*m->sender));
-		if (!m->sender)
-			return -ENOMEM;
-		ckpt__sock__credentials__init(m->sender);
-		m->sender->task = t ? t->id : 0;
-		m->sender->uid = cred->uid;
-		m->sender->gid = cred->gid;
-	}
-	return from ? set_from(m, from) : 0;
+	r = x->has_cred && x->cred.pid ? set_sender(run, m, &x->cred) : 0;
+	if (!r && x->has_from)
+		r = set_from(m, &x->from);
+	return r ? r : set_files(run, q, m, x);
 }
 
 void sock_queue_free(Ckpt__Sock__UnixEnd *end)
@@ -109,6 +191,7 @@ void sock_queue_free(Ckpt__Sock__UnixEnd *end)
 	for (size_t i = 0; i < end->n_queue; i++) {
 		free(end->queue[i]->data.data);
 		free(end->queue[i]->sender);
+		free(end->queue[i]->files);
 		if (end->queue[i]->from)
 			free(end->queue[i]->from->name.data);
 		free(end->queue[i]->from);
@@ -137,29 +220,71 @@ static int grow(struct reader *q, size_t need, struct ckpt_error *err)
 	return 1;
 }
 
-/* 1: there may be more; 0: that was all. */
-static int read_message(struct ckpt_run *run, struct reader *q, Ckpt__Sock__UnixEnd *end,
-			struct ckpt_error *err)
+/* Look at what is behind the offset, into up to two buffers. */
+static ssize_t peek(struct reader *q, struct iovec *iov, size_t n_iov, struct extras *x)
 {
-	struct iovec iov = { q->buf, q->size };
-	_Alignas(struct cmsghdr) char control[256];
+	/* all descriptors that a message can bring, and the rest */
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(SOCK_FILES_MAX * sizeof(int)) + 256];
 	struct sockaddr_un a = { 0 };
-	struct sock_name from;
 	struct msghdr m = { .msg_name = q->type == SOCK_DGRAM ? &a : NULL,
 			    .msg_namelen = q->type == SOCK_DGRAM ? sizeof(a) : 0,
-			    .msg_iov = &iov,
-			    .msg_iovlen = 1,
+			    .msg_iov = iov,
+			    .msg_iovlen = n_iov,
 			    .msg_control = control,
 			    .msg_controllen = sizeof(control) };
 	int flags = MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC |
 		    (q->type == SOCK_STREAM ? 0 : MSG_TRUNC);
-	ssize_t len = recvmsg(q->fd, &m, flags);
-	struct ucred cred;
-	bool has_cred, has_from;
+	ssize_t len;
 
+	x->n_fds = 0;
+	len = recvmsg(q->fd, &m, flags);
 	if (len < 0)
-		return errno == EAGAIN ? 0 : ckpt_fail_sys(err, errno, "recvmsg(2) with MSG_PEEK");
-	has_cred = take_control(&m, &cred);
+		return -errno;
+	take_control(&m, x);
+	x->has_from =
+		q->type == SOCK_DGRAM &&
+		sock_name_take(&a, m.msg_namelen > sizeof(a) ? sizeof(a) : m.msg_namelen, &x->from);
+	return len;
+}
+
+static int look_back(struct reader *q)
+{
+	return setsockopt(q->fd, SOL_SOCKET, SO_PEEK_OFF, &q->off, sizeof(q->off)) ? -errno : 0;
+}
+
+/*
+ * Descriptors come with the first byte of the write that sent them, but a look shows
+ * what was written before it too, and ends with that write. The kernel copies write
+ * by write and takes back one that it cannot copy whole: where the last byte has no
+ * place to go, the look ends before the write in question. What is there is a
+ * message of its own.
+ */
+static ssize_t split_stream(struct reader *q, size_t len, struct extras *x)
+{
+	struct iovec iov[] = { { q->buf, len - 1 }, { (void *)sizeof(long), sizeof(long) } };
+	ssize_t r;
+
+	drop_fds(x);
+	r = look_back(q);
+	if (!r)
+		r = peek(q, iov, CKPT_ARRAY_SIZE(iov), x);
+	if (r != -EFAULT)
+		return r;
+	r = look_back(q);
+	return r ? r : peek(q, &(struct iovec){ q->buf, len }, 1, x);
+}
+
+/* 1: there may be more; 0: that was all. */
+static int take_message(struct ckpt_run *run, struct reader *q, Ckpt__Sock__UnixEnd *end,
+			struct extras *x, struct ckpt_error *err)
+{
+	ssize_t len = peek(q, &(struct iovec){ q->buf, q->size }, 1, x);
+
+	if (len > 0 && x->n_fds && q->type == SOCK_STREAM)
+		len = split_stream(q, (size_t)len, x);
+	if (len < 0)
+		return len == -EAGAIN ? 0
+				      : ckpt_fail_sys(err, (int)-len, "recvmsg(2) with MSG_PEEK");
 	if (!len && q->eof_is_end)
 		return 0;
 	if ((size_t)len > q->size)
@@ -167,18 +292,28 @@ static int read_message(struct ckpt_run *run, struct reader *q, Ckpt__Sock__Unix
 	q->off += (int)len;
 	if ((unsigned)q->off > SOCK_QUEUE_MAX)
 		return ckpt_fail(err, EFBIG, "the socket's queue holds more than ckpt saves");
-	has_from = sock_name_take(&a, m.msg_namelen > sizeof(a) ? sizeof(a) : m.msg_namelen, &from);
-	if (add_message(run, q, end, (size_t)len, has_cred ? &cred : NULL, has_from ? &from : NULL))
+	if (add_message(run, q, end, (size_t)len, x))
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	/* beyond the last byte of a stream there may be an error that looking takes away */
 	return q->type != SOCK_STREAM || q->off < q->avail;
 }
 
-int sock_queue_read(struct ckpt_run *run, int fd, int type, Ckpt__Sock__UnixEnd *end,
+static int read_message(struct ckpt_run *run, struct reader *q, Ckpt__Sock__UnixEnd *end,
+			struct ckpt_error *err)
+{
+	struct extras x = { .n_fds = 0 };
+	int r = take_message(run, q, end, &x, err);
+
+	drop_fds(&x);
+	return r;
+}
+
+int sock_queue_read(struct ckpt_run *run, const struct ckpt_fd_found *f, Ckpt__Sock__UnixEnd *end,
 		    struct ckpt_error *err)
 {
+	int fd = f->fd, type = f->type;
 	struct pollfd p = { .fd = fd, .events = POLLIN };
-	struct reader q = { .fd = fd, .type = type, .size = 64 * 1024 };
+	struct reader q = { .f = f, .fd = fd, .type = type, .size = 64 * 1024 };
 	int before = sock_int(fd, SOL_SOCKET, SO_PEEK_OFF), r = 1;
 
 	if (poll(&p, 1, 0) < 0 || ioctl(fd, FIONREAD, &q.avail))
@@ -187,7 +322,10 @@ int sock_queue_read(struct ckpt_run *run, int fd, int type, Ckpt__Sock__UnixEnd 
 		return 0;
 	/* a stream ends with 0; so does a shut-down seqpacket, but for others it is a message */
 	q.eof_is_end = type == SOCK_STREAM || (type == SOCK_SEQPACKET && end->shutdown & 1);
-	q.buf = malloc(q.size);
+	/* a look must not end within what came with descriptors: the rest would show them again */
+	if (type == SOCK_STREAM && (size_t)q.avail > q.size)
+		q.size = (size_t)q.avail;
+	q.buf = q.size <= SOCK_QUEUE_MAX ? malloc(q.size) : NULL;
 	if (!q.buf)
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	if (setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &q.off, sizeof(q.off)))
@@ -202,15 +340,43 @@ int sock_queue_read(struct ckpt_run *run, int fd, int type, Ckpt__Sock__UnixEnd 
 
 /* ---- restore ---------------------------------------------------------------------- */
 
-ssize_t sock_message_send(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixMessage *m,
-			  size_t from, const struct sockaddr_un *to, socklen_t to_len)
+static void put_control(struct msghdr *h, int type, const void *data, size_t size)
 {
+	struct cmsghdr *c = (struct cmsghdr *)((char *)h->msg_control + h->msg_controllen);
+
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = type;
+	c->cmsg_len = CMSG_LEN(size);
+	memcpy(CMSG_DATA(c), data, size);
+	h->msg_controllen += CMSG_SPACE(size);
+}
+
+/* The descriptors that a message brings, from the tasks that have them by now. */
+static int get_files(struct ckpt_run *run, const Ckpt__Sock__UnixMessage *m, int *fds, size_t *n,
+		     struct ckpt_error *err)
+{
+	const struct ckpt_fd_tree *tree = sock_state(run)->tree;
+
+	for (; *n < m->n_files; ++*n) {
+		fds[*n] = tree->get(run, m->files[*n], err);
+		if (fds[*n] < 0)
+			return fds[*n];
+	}
+	return 0;
+}
+
+static ssize_t send_with(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixMessage *m,
+			 size_t from, const struct sockaddr_un *to, socklen_t to_len,
+			 const int *fds, size_t n)
+{
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(SOCK_FILES_MAX * sizeof(int)) +
+					      CMSG_SPACE(sizeof(struct ucred))] = { 0 };
 	struct iovec iov = { m->data.data + from, m->data.len - from };
-	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(struct ucred))] = { 0 };
 	struct msghdr h = { .msg_name = (void *)(uintptr_t)to,
 			    .msg_namelen = to_len,
 			    .msg_iov = &iov,
-			    .msg_iovlen = 1 };
+			    .msg_iovlen = 1,
+			    .msg_control = control };
 	const struct ckpt_task *t =
 		m->sender && m->sender->task ? ckpt_task_by_id(run, m->sender->task) : NULL;
 
@@ -218,17 +384,35 @@ ssize_t sock_message_send(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixMe
 		struct ucred cred = { .pid = t ? t->pid : getpid(),
 				      .uid = m->sender->uid,
 				      .gid = m->sender->gid };
-		struct cmsghdr *c;
 
-		h.msg_control = control;
-		h.msg_controllen = sizeof(control);
-		c = CMSG_FIRSTHDR(&h);
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_CREDENTIALS;
-		c->cmsg_len = CMSG_LEN(sizeof(cred));
-		memcpy(CMSG_DATA(c), &cred, sizeof(cred));
+		put_control(&h, SCM_CREDENTIALS, &cred, sizeof(cred));
 	}
+	if (n)
+		put_control(&h, SCM_RIGHTS, fds, n * sizeof(*fds));
+	if (!h.msg_controllen)
+		h.msg_control = NULL;
 	return sendmsg(fd, &h, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+ssize_t sock_message_send(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixMessage *m,
+			  size_t from, const struct sockaddr_un *to, socklen_t to_len,
+			  struct ckpt_error *err)
+{
+	int fds[SOCK_FILES_MAX];
+	ssize_t put = 0;
+	size_t n = 0;
+	int r;
+
+	/* a stream may take a message in parts: they come with the first */
+	r = from ? 0 : get_files(run, m, fds, &n, err);
+	if (!r) {
+		put = send_with(run, fd, m, from, to, to_len, fds, n);
+		if (put < 0)
+			r = ckpt_fail_sys(err, errno, "sendmsg(2) to fill a queue");
+	}
+	while (n > 0)
+		close(fds[--n]);
+	return r ? r : put;
 }
 
 static int send_all(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixEnd *to,
@@ -239,11 +423,10 @@ static int send_all(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixEnd *to,
 		size_t at = 0;
 
 		do {
-			ssize_t put = sock_message_send(run, fd, m, at, NULL, 0);
+			ssize_t put = sock_message_send(run, fd, m, at, NULL, 0, err);
 
 			if (put < 0)
-				return ckpt_fail_sys(err, errno,
-						     "filling the queue of open file %u", to->id);
+				return ckpt_wrap(err, "filling the queue of open file %u", to->id);
 			at += (size_t)put;
 		} while (at < m->data.len);
 	}

@@ -351,6 +351,7 @@ static int unix_stream_open(struct ckpt_run *run, const struct ckpt_fd_slot *slo
 	const Ckpt__Sock__UnixEnd *rec = sock_record_need(run, "sock.unix-end", slot->file, err);
 	int fd = sock_stash_take(sock_state(run), slot->file), sv[2] = { -1, -1 }, r;
 
+	sock_state(run)->tree = slot->tree;
 	if (fd >= 0 || !rec)
 		return fd >= 0 ? fd : -EBADMSG;
 	if (rec->form == SOCK_UNCONNECTED)

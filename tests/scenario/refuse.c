@@ -150,6 +150,24 @@ static void raw_socket(void)
 	MUST(socket(AF_INET, SOCK_RAW, IPPROTO_ICMP));
 }
 
+/* The other end is in a process outside, which ends with it. */
+static void unix_outside(void)
+{
+	int ends[2], status;
+	MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+	pid_t between = MUST(fork());
+	if (between == 0) {
+		if (MUST(fork()) == 0) {
+			char byte;
+			close(ends[1]);
+			_exit(read(ends[0], &byte, 1) < 0);
+		}
+		_exit(0);
+	}
+	MUST(waitpid(between, &status, 0));
+	close(ends[0]);
+}
+
 static void netlink(void)
 {
 	MUST(socket(AF_NETLINK, SOCK_RAW, 0));
@@ -439,6 +457,7 @@ static const struct mode {
 	{ "udp-cork", udp_cork, "UDP_CORK" },
 	{ "udp-multicast", udp_multicast, "multicast" },
 	{ "raw-socket", raw_socket, "(raw|RAW|protocol)" },
+	{ "unix-outside", unix_outside, "other end .* is outside the tree: process [0-9]+" },
 	{ "netlink", netlink, "(netlink|NETLINK)" },
 	{ "packet", packet, "(packet|PACKET)" },
 	{ "memfd-huge", memfd, "memfd" },
