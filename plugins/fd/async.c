@@ -22,20 +22,18 @@ struct async {
 };
 
 /* 0: there is nothing of that, 1: there is. */
-static int read_async(int fd, struct async *a)
+static int read_async(int fd, int flags, struct async *a)
 {
-	int flags = fcntl(fd, F_GETFL);
-
 	memset(a, 0, sizeof(*a));
-	if (flags < 0 || flags & O_PATH)
+	if (flags & O_PATH)
 		return 0;
 	a->async = flags & O_ASYNC;
 	a->signal = fcntl(fd, F_GETSIG);
 	if (fcntl(fd, F_GETOWN_EX, &a->owner))
 		a->owner.pid = 0;
-	if (fcntl(fd, F_GETOWNER_UIDS, a->ids))
-		return -errno;
-	return a->async || a->signal > 0 || a->owner.pid;
+	if (!a->async && a->signal <= 0 && !a->owner.pid)
+		return 0;
+	return fcntl(fd, F_GETOWNER_UIDS, a->ids) ? -errno : 1;
 }
 
 /* The owner as task and thread; false: not in the tree. */
@@ -72,9 +70,10 @@ int fd_async_survey(struct ckpt_run *run, struct fd_file *file, const struct ckp
 	uint32_t task, thread;
 	char object[512], reason[160];
 	struct async a;
-	int r = read_async(f->fd, &a);
+	int r = read_async(f->fd, file->first->flags, &a);
 
-	file->out_async = false;
+	/* most have nothing of that, and are not asked again */
+	file->out_async = !r;
 	if (!r)
 		return 0;
 	snprintf(object, sizeof(object), "fd %d (%s)", f->num, f->link);
@@ -109,7 +108,7 @@ int fd_async_collect(struct ckpt_run *run, const struct fd_file *file,
 	Ckpt__Fd__Async rec = CKPT__FD__ASYNC__INIT;
 	struct async a;
 
-	if (file->out_async || read_async(f->fd, &a) <= 0)
+	if (file->out_async || read_async(f->fd, file->first->flags, &a) <= 0)
 		return 0;
 	rec.id = f->file;
 	rec.signal = (uint32_t)a.signal;

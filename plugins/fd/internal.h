@@ -57,7 +57,7 @@ struct fd_file {
 	const struct ckpt_extension *kind;
 	const char *plugin;
 	bool out;	/* refused, or lost by permission */
-	bool out_async; /* its owner and signal are */
+	bool out_async; /* its owner and signal are, or it has none */
 	bool out_locks;
 };
 
