@@ -4,7 +4,6 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ipc.h>
@@ -111,15 +110,27 @@ struct agent_seat *segment_seat(struct segment *seg, uint64_t *addr)
 #define TASK_TOP       0x7ffffffff000ULL
 #define GAP_MARGIN     (1ULL << 20)
 
-/* One line of /proc/PID/maps; returns the next line or NULL at the end. */
+/*
+ * One line of /proc/PID/maps; returns the next line or NULL at the end. Not by
+ * sscanf(3), which measures all of the text that follows, each time.
+ */
 static const char *next_map(const char *line, uint64_t *start, uint64_t *end, char perms[5])
 {
 	const char *nl;
+	char *p;
 
-	if (!line || sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s", start, end, perms) != 3)
+	if (!line)
 		return NULL;
-	nl = strchr(line, '\n');
-	return nl ? nl + 1 : line + strlen(line);
+	*start = strtoull(line, &p, 16);
+	if (p == line || *p != '-')
+		return NULL;
+	*end = strtoull(p + 1, &p, 16);
+	if (*p != ' ' || strnlen(p + 1, 4) < 4)
+		return NULL;
+	memcpy(perms, p + 1, 4);
+	perms[4] = 0;
+	nl = strchr(p, '\n');
+	return nl ? nl + 1 : p + strlen(p);
 }
 
 int find_gap(const char *maps, uint64_t length, uint64_t *addr, struct ckpt_error *err)

@@ -35,7 +35,8 @@ bool mem_is_forced(const mem_vma_rec *v)
 /* Runs cut at the edges of mappings, with their places in the page file. */
 struct walk {
 	const struct mem_task_image *ti;
-	size_t vma, run;
+	const uint64_t *start, *pages, *place; /* place NULL: one run after the other */
+	size_t n, vma, run;
 	uint64_t done; /* pages of this run */
 	uint64_t offset;
 };
@@ -47,23 +48,38 @@ struct piece {
 
 static struct walk walk_start(const struct mem_task_image *ti)
 {
-	return (struct walk){ .ti = ti, .offset = ti->pages->offset };
+	const mem_pages_rec *g = ti->pages;
+
+	return (struct walk){
+		.ti = ti, .start = g->start, .pages = g->pages, .n = g->n_start, .offset = g->offset
+	};
+}
+
+/* Those that are stored as another task's. */
+static struct walk walk_again(const struct mem_task_image *ti)
+{
+	const mem_pages_rec *g = ti->pages;
+
+	return (struct walk){
+		.ti = ti, .start = g->again, .pages = g->agains, .place = g->place, .n = g->n_again
+	};
 }
 
 static bool walk_next(struct walk *w, struct piece *p)
 {
-	const mem_pages_rec *g = w->ti->pages;
 	const mem_vmas_rec *m = w->ti->vmas;
 	uint64_t end;
 
-	if (w->run < g->n_start && w->done == g->pages[w->run]) {
+	if (w->run < w->n && w->done == w->pages[w->run]) {
 		w->run++;
 		w->done = 0;
 	}
-	if (w->run == g->n_start)
+	if (w->run == w->n)
 		return false;
-	p->addr = (g->start[w->run] + w->done) * MEM_PAGE;
-	end = (g->start[w->run] + g->pages[w->run]) * MEM_PAGE;
+	if (w->place && !w->done)
+		w->offset = w->place[w->run] * MEM_PAGE;
+	p->addr = (w->start[w->run] + w->done) * MEM_PAGE;
+	end = (w->start[w->run] + w->pages[w->run]) * MEM_PAGE;
 	/* planning has proved that a mapping is there */
 	while (w->vma < m->n_vma && m->vma[w->vma]->end <= p->addr)
 		w->vma++;
@@ -135,9 +151,9 @@ static int note(struct mem_filler *f, pid_t pid, int fd, uint64_t at, uint64_t l
 	return 0;
 }
 
-int mem_fill_task(struct mem_filler *f, const struct mem_job *j, struct ckpt_error *err)
+static int note_walk(struct mem_filler *f, const struct mem_job *j, struct walk w,
+		     struct ckpt_error *err)
 {
-	struct walk w = walk_start(j->ti);
 	struct piece p;
 	int r = 0;
 
@@ -145,6 +161,13 @@ int mem_fill_task(struct mem_filler *f, const struct mem_job *j, struct ckpt_err
 		if (!mem_is_forced(p.vma))
 			r = note(f, j->task->pid, -1, p.addr, p.len, p.offset, err);
 	return r;
+}
+
+int mem_fill_task(struct mem_filler *f, const struct mem_job *j, struct ckpt_error *err)
+{
+	int r = note_walk(f, j, walk_start(j->ti), err);
+
+	return r < 0 ? r : note_walk(f, j, walk_again(j->ti), err);
 }
 
 void mem_fill_free(struct mem_filler *f)
@@ -307,21 +330,27 @@ static int copy_forced(struct mem_job *j, int mem, const struct piece *p, struct
 	return 0;
 }
 
-int mem_fill_forced(struct mem_job *j, struct ckpt_error *err)
+static int fill_forced(struct mem_job *j, int *mem, struct walk w, struct ckpt_error *err)
 {
-	CKPT_AUTO_FD int mem = -1;
-	struct walk w = walk_start(j->ti);
 	struct piece p;
 	int r = 0;
 
 	while (!r && walk_next(&w, &p)) {
 		if (!mem_is_forced(p.vma))
 			continue;
-		if (mem < 0)
-			mem = ckpt_open_mem(j->task, err);
-		r = mem < 0 ? mem : copy_forced(j, mem, &p, err);
+		if (*mem < 0)
+			*mem = ckpt_open_mem(j->task, err);
+		r = *mem < 0 ? *mem : copy_forced(j, *mem, &p, err);
 	}
 	return r;
+}
+
+int mem_fill_forced(struct mem_job *j, struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int mem = -1;
+	int r = fill_forced(j, &mem, walk_start(j->ti), err);
+
+	return r < 0 ? r : fill_forced(j, &mem, walk_again(j->ti), err);
 }
 
 /* ---- shared objects --------------------------------------------------------------- */

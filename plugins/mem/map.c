@@ -336,14 +336,19 @@ static void map_vdso(struct mapper *m)
 static void first_prots(const struct mem_task_image *ti, int *prots)
 {
 	const mem_pages_rec *g = ti->pages;
-	size_t run = 0;
+	size_t run = 0, again = 0;
 
 	for (size_t i = 0; i < ti->vmas->n_vma; i++) {
 		const mem_vma_rec *v = ti->vmas->vma[i];
 
 		while (run < g->n_start && (g->start[run] + g->pages[run]) * MEM_PAGE <= v->start)
 			run++;
-		prots[i] = first_prot(v, run < g->n_start && g->start[run] * MEM_PAGE < v->end);
+		while (again < g->n_again &&
+		       (g->again[again] + g->agains[again]) * MEM_PAGE <= v->start)
+			again++;
+		prots[i] = first_prot(
+			v, (run < g->n_start && g->start[run] * MEM_PAGE < v->end) ||
+				   (again < g->n_again && g->again[again] * MEM_PAGE < v->end));
 	}
 }
 

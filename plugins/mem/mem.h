@@ -120,7 +120,8 @@ struct mem_vma {
 	Ckpt__Mem__Kind kind;
 	int pkey;
 	bool shared, left_out;
-	bool empty; /* large, without a page in memory or swap */
+	bool forked; /* some of its pages are mapped elsewhere too */
+	bool empty;  /* large, without a page in memory or swap */
 	char unknown[3];
 	const char *path, *flags_text; /* in the text that was parsed */
 	const struct ckpt_extension *ext;
@@ -195,6 +196,8 @@ struct mem_runs {
 	size_t n, cap;
 };
 int mem_runs_add(struct mem_runs *r, uint64_t start, uint64_t pages, struct ckpt_error *err);
+/* The same, as a run of its own. */
+int mem_runs_append(struct mem_runs *r, uint64_t start, uint64_t pages, struct ckpt_error *err);
 void mem_runs_free(struct mem_runs *r);
 #define MEM_AUTO_RUNS __attribute__((cleanup(mem_runs_free)))
 
@@ -286,6 +289,23 @@ void mem_scan_close(struct mem_scan *s);
 int mem_scan_vma(struct mem_scan *s, const struct mem_vma *v, struct mem_runs *runs,
 		 struct mem_runs *guards, struct ckpt_error *err);
 int mem_scan_probe(struct ckpt_error *err);
+
+/* Read the entries of `n` pages from /proc/PID/pagemap. */
+int mem_scan_entries(const struct mem_scan *s, uint64_t page, size_t n, uint64_t *entries,
+		     struct ckpt_error *err);
+
+/* ---- pages that are stored once (once.c) --------------------------------------------- */
+
+struct mem_once {
+	uint64_t *frame, *place; /* number of the frame; place in the page file, in pages */
+	size_t n, size;
+};
+
+/* The frame of a page that is mapped more than once, or 0. */
+uint64_t mem_once_frame(uint64_t entry);
+bool mem_once_find(const struct mem_once *o, uint64_t frame, uint64_t *place);
+int mem_once_add(struct mem_once *o, uint64_t frame, uint64_t place, struct ckpt_error *err);
+void mem_once_free(struct mem_once *o);
 
 /* ---- an image, indexed (image.c) -------------------------------------------------------- */
 

@@ -128,6 +128,27 @@ static int check_cover(const struct mem_task_image *t, const uint64_t *start, co
 	return 0;
 }
 
+/* Pages that are stored for another task. */
+static int plan_again(const struct plan *p, const struct mem_task_image *t, struct ckpt_error *err)
+{
+	const mem_pages_rec *g = t->pages;
+	struct runs again = { g->again, g->agains, g->n_again, 0 };
+	struct plan no_file = *p;
+	uint64_t limit = p->page_file / MEM_PAGE;
+	int r;
+
+	no_file.page_file = UINT64_MAX;
+	r = check_runs(&no_file, "task", t->id, &again, g->n_agains, MEM_TASK_SIZE_LA57 / MEM_PAGE,
+		       err);
+	if (!r && g->n_place != g->n_again)
+		r = BAD(err, "task %u: its runs are incomplete", t->id);
+	for (size_t i = 0; !r && i < g->n_again; i++)
+		if (g->place[i] > limit || g->agains[i] > limit - g->place[i])
+			r = BAD(err, "task %u: page %llx lies beyond the page file", t->id,
+				LLX(g->again[i]));
+	return r < 0 ? r : check_cover(t, g->again, g->agains, g->n_again, err);
+}
+
 static int plan_pages(struct plan *p, const struct mem_task_image *t, struct ckpt_error *err)
 {
 	const mem_pages_rec *g = t->pages;
@@ -146,7 +167,7 @@ static int plan_pages(struct plan *p, const struct mem_task_image *t, struct ckp
 		r = check_cover(t, g->start, g->pages, g->n_start, err);
 	if (!r)
 		r = check_cover(t, g->guard, g->guards, g->n_guard, err);
-	return r;
+	return r < 0 ? r : plan_again(p, t, err);
 }
 
 static int plan_shared(struct plan *p, const mem_shared_rec *s, struct ckpt_error *err)

@@ -16,7 +16,23 @@ struct saver {
 	char *buf;
 	size_t used;
 	uint64_t offset; /* in the page file, of the buffer's beginning */
-	uint64_t zero;
+	uint64_t zero, again;
+	struct mem_once once;
+};
+
+/* What of a task's pages was stored: here, or by another task before. */
+struct stored {
+	struct mem_runs runs, again;
+	uint64_t *place; /* of each run in `again` */
+};
+
+/* Where pages come from. */
+struct source {
+	int fd;
+	bool drop_zeros;
+	bool ends;		 /* a file, whose last page may be incomplete */
+	const uint64_t *entries; /* of the pages, if they may be those of others too; or NULL */
+	uint64_t first;		 /* that entries[0] belongs to */
 };
 
 static int flush(struct saver *s, struct ckpt_error *err)
@@ -42,8 +58,8 @@ static bool is_zero_page(const char *p)
 
 /* Pages first.. of the buffer's new part: note which are kept, close the gaps of those that are
  * not. */
-static int keep(struct saver *s, uint64_t page, size_t bytes, bool drop_zeros, struct mem_runs *out,
-		struct ckpt_error *err)
+static int keep(struct saver *s, const struct source *src, uint64_t page, size_t bytes,
+		struct mem_runs *out, struct ckpt_error *err)
 {
 	char *from = s->buf + s->used, *to = from;
 	size_t n = bytes / MEM_PAGE;
@@ -51,27 +67,24 @@ static int keep(struct saver *s, uint64_t page, size_t bytes, bool drop_zeros, s
 	for (size_t i = 0; i < n; i++, from += MEM_PAGE) {
 		int r;
 
-		if (drop_zeros && is_zero_page(from)) {
+		if (src->drop_zeros && is_zero_page(from)) {
 			s->zero++;
 			continue;
 		}
 		if (to != from)
 			memcpy(to, from, MEM_PAGE);
-		to += MEM_PAGE;
 		r = mem_runs_add(out, page + i, 1, err);
+		if (!r && src->entries)
+			r = mem_once_add(&s->once,
+					 mem_once_frame(src->entries[page + i - src->first]),
+					 (s->offset + (uint64_t)(to - s->buf)) / MEM_PAGE, err);
+		to += MEM_PAGE;
 		if (r < 0)
 			return r;
 	}
 	s->used = (size_t)(to - s->buf);
 	return 0;
 }
-
-/* Where pages come from. */
-struct source {
-	int fd;
-	bool drop_zeros;
-	bool ends; /* a file, whose last page may be incomplete */
-};
 
 static ssize_t read_all(const struct source *from, char *buf, size_t len, uint64_t offset)
 {
@@ -112,7 +125,7 @@ static int save_run(struct saver *s, const struct source *from, uint64_t page, u
 		if (r < 0)
 			return ckpt_fail_sys(err, r, "reading memory at %llx",
 					     (unsigned long long)(page * MEM_PAGE));
-		r = keep(s, page, want, from->drop_zeros, out, err);
+		r = keep(s, from, page, want, out, err);
 		if (r < 0)
 			return r;
 		page += want / MEM_PAGE;
@@ -129,7 +142,60 @@ static bool has_own_pages(const struct mem_vma *v)
 	return !(v->flags & MEM_DROPPABLE);
 }
 
-static int save_vmas(struct saver *s, const struct mem_space *sp, struct mem_runs *stored,
+static int add_again(struct saver *s, struct stored *st, uint64_t page, uint64_t place,
+		     struct ckpt_error *err)
+{
+	size_t last = st->again.n - 1;
+	uint64_t *places;
+
+	s->again++;
+	/* runs join only if their places do */
+	if (st->again.n && st->again.start[last] + st->again.pages[last] == page &&
+	    st->place[last] + st->again.pages[last] == place) {
+		st->again.pages[last]++;
+		return 0;
+	}
+	places = reallocarray(st->place, st->again.n + 1, sizeof(*places));
+	if (!places)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	st->place = places;
+	places[st->again.n] = place;
+	return mem_runs_append(&st->again, page, 1, err);
+}
+
+#define ENTRIES 512
+
+/* A run of pages that may be shared by fork: those that are stored already are only noted. */
+static int save_forked(struct saver *s, const struct mem_scan *scan, const struct source *from,
+		       uint64_t page, uint64_t pages, struct stored *st, struct ckpt_error *err)
+{
+	uint64_t entries[ENTRIES], place;
+	int r = 0;
+
+	while (!r && pages) {
+		size_t n = pages < ENTRIES ? (size_t)pages : ENTRIES, i = 0, k;
+		struct source src = *from;
+
+		r = mem_scan_entries(scan, page, n, entries, err);
+		src.entries = entries;
+		src.first = page;
+		while (!r && i < n) {
+			for (k = i; k < n; k++)
+				if (mem_once_find(&s->once, mem_once_frame(entries[k]), &place))
+					break;
+			if (k > i)
+				r = save_run(s, &src, page + i, k - i, &st->runs, err);
+			if (!r && k < n)
+				r = add_again(s, st, page + k, place, err);
+			i = k + 1;
+		}
+		page += n;
+		pages -= n;
+	}
+	return r;
+}
+
+static int save_vmas(struct saver *s, const struct mem_space *sp, struct stored *stored,
 		     struct mem_runs *guards, struct ckpt_error *err)
 {
 	MEM_AUTO_SCAN struct mem_scan scan = { .fd = -1 };
@@ -148,16 +214,28 @@ static int save_vmas(struct saver *s, const struct mem_space *sp, struct mem_run
 		from = (struct source){ .fd = mem, .drop_zeros = v->kind == MEM_PRIVATE_ANON };
 		r = mem_scan_vma(&scan, v, &runs, guards, err);
 		for (size_t k = 0; !r && k < runs.n; k++)
-			r = save_run(s, &from, runs.start[k], runs.pages[k], stored, err);
+			r = v->forked && s->st->n_spaces > 1
+				    ? save_forked(s, &scan, &from, runs.start[k], runs.pages[k],
+						  stored, err)
+				    : save_run(s, &from, runs.start[k], runs.pages[k],
+					       &stored->runs, err);
 		if (r < 0)
 			return ckpt_wrap(err, "%s", mem_vma_name(v, name, sizeof(name)));
 	}
 	return r;
 }
 
+static void stored_free(struct stored *st)
+{
+	mem_runs_free(&st->runs);
+	mem_runs_free(&st->again);
+	free(st->place);
+}
+
 static int save_task(struct saver *s, const struct mem_space *sp, struct ckpt_error *err)
 {
-	MEM_AUTO_RUNS struct mem_runs stored = { 0 }, guards = { 0 };
+	__attribute__((cleanup(stored_free))) struct stored stored = { 0 };
+	MEM_AUTO_RUNS struct mem_runs guards = { 0 };
 	mem_pages_rec m = CKPT__MEM__PAGES__INIT;
 	int r;
 
@@ -168,9 +246,13 @@ static int save_task(struct saver *s, const struct mem_space *sp, struct ckpt_er
 		return r;
 	if (!ckpt_feature_on(s->run, "guard"))
 		guards.n = 0;
-	m.start = stored.start;
-	m.pages = stored.pages;
-	m.n_start = m.n_pages = stored.n;
+	m.start = stored.runs.start;
+	m.pages = stored.runs.pages;
+	m.n_start = m.n_pages = stored.runs.n;
+	m.again = stored.again.start;
+	m.agains = stored.again.pages;
+	m.place = stored.place;
+	m.n_again = m.n_agains = m.n_place = stored.again.n;
 	m.guard = guards.start;
 	m.guards = guards.pages;
 	m.n_guard = m.n_guards = guards.n;
@@ -257,6 +339,7 @@ static int save_all(struct saver *s, struct ckpt_error *err)
 static void saver_free(struct saver *s)
 {
 	mem_sink_free(&s->sink);
+	mem_once_free(&s->once);
 }
 
 int mem_save(struct ckpt_run *run, struct ckpt_error *err)
@@ -277,5 +360,7 @@ int mem_save(struct ckpt_run *run, struct ckpt_error *err)
 		return r;
 	ckpt_count(run, "pages", s.offset / MEM_PAGE);
 	ckpt_count(run, "zero pages", s.zero);
+	if (s.again)
+		ckpt_count(run, "shared pages", s.again);
 	return 0;
 }

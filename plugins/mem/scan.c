@@ -39,6 +39,11 @@ int mem_runs_add(struct mem_runs *r, uint64_t start, uint64_t pages, struct ckpt
 		r->pages[r->n - 1] += pages;
 		return 0;
 	}
+	return mem_runs_append(r, start, pages, err);
+}
+
+int mem_runs_append(struct mem_runs *r, uint64_t start, uint64_t pages, struct ckpt_error *err)
+{
 	if (r->n == r->cap) {
 		size_t cap = r->cap ? r->cap * 2 : 64;
 		uint64_t *s = reallocarray(r->start, cap, sizeof(*s)), *p;
@@ -186,6 +191,16 @@ static int by_reading(struct mem_scan *s, const struct mem_vma *v, struct mem_ru
 				return r;
 		}
 	}
+	return 0;
+}
+
+int mem_scan_entries(const struct mem_scan *s, uint64_t page, size_t n, uint64_t *entries,
+		     struct ckpt_error *err)
+{
+	ssize_t got = pread(s->fd, entries, n * sizeof(*entries), (off_t)(page * sizeof(*entries)));
+
+	if (got != (ssize_t)(n * sizeof(*entries)))
+		return ckpt_fail_sys(err, got < 0 ? errno : EIO, "reading pagemap");
 	return 0;
 }
 
