@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Real programs: each saved, killed, restored and checked five times in a row, and each left running."""
 from apps.redis_app import Redis
+from apps.tmux_app import Tmux
 from lib import roundtrip
 from lib.victim import Victim
 from stages.scenario import directives, settings
@@ -15,6 +16,7 @@ def programs(context):
     """{name: function(test) that starts it}"""
     apps = context.source / "tests" / "apps"
     return {"redis": Redis,
+            "tmux": Tmux,
             "python": lambda test: Victim(test, apps / "python_app.py"),
             "bash": lambda test: Victim(test, apps / "bash_app.py"),
             "nested": lambda test: Victim(test, context.scenario("nested")),
