@@ -125,6 +125,9 @@ static int plan_queue(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec, stru
 			return r;
 		if (m->sender && !m->sender->task)
 			return sock_bad(err, "a message for open file %u has no sender", rec->id);
+		/* its file, if there is one, is the sender's to make */
+		if (m->from && m->from->file)
+			return sock_bad(err, "a message for open file %u is not valid", rec->id);
 		r = sock_name_plan(run, m->from, rec->id, err);
 		if (r)
 			return r;
