@@ -3,9 +3,8 @@
 import random
 import socket
 import subprocess
-from pathlib import Path
 
-from lib import inventory, proc
+from apps.server import Server
 
 KEYS = 200_000
 
@@ -13,13 +12,6 @@ KEYS = 200_000
 def value(number):
     """What key number N holds."""
     return f"value-{number * 2654435761 % 2**32:010d}-" * 4
-
-
-def free_port():
-    """A TCP port that nobody listens on."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 class Client:
@@ -72,51 +64,33 @@ class Client:
                 self.answer()
 
 
-class Redis:
-    """A server of our own in a directory of its own."""
+class Redis(Server):
+    """Its unix socket is what we fill and ask it through."""
 
     def __init__(self, test):
-        self.dir = Path(test.dir / "redis")
-        self.dir.mkdir()
-        self.port = free_port()
-        self.hits, self.log_size = 0, 0
-        child = subprocess.Popen(
-            ["/usr/bin/redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket",
-             str(self.dir / "socket"), "--dir", str(self.dir), "--appendonly", "yes", "--appendfsync",
-             "everysec", "--auto-aof-rewrite-percentage", "0", "--save", "", "--daemonize", "no",
-             "--logfile", str(self.dir / "log")],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True, cwd="/")
-        child.returncode = 0
-        self.pid = child.pid
-        test.cleanup(self.kill)
-        proc.wait_until("redis does not answer", self.answers, 30)
+        super().__init__(test, "redis")
+        self.log_size = 0
+        self.start("/usr/bin/redis-server", "--port", self.port, "--bind", "127.0.0.1", "--unixsocket",
+                   self.dir / "socket", "--dir", self.dir, "--appendonly", "yes", "--appendfsync",
+                   "everysec", "--auto-aof-rewrite-percentage", "0", "--save", "", "--daemonize", "no",
+                   "--logfile", self.dir / "log")
+        self.wait_ready(self.answers)
         with Client(self.dir / "socket") as client:
             client.fill()
         self.quiet()
 
     def answers(self):
         """Is it up?"""
-        try:
-            with Client(self.dir / "socket") as client:
-                return client.ask("PING") == "PONG"
-        except OSError:
-            return False
-
-    def quiet(self):
-        """Waits until redis has noticed that its clients are gone."""
-        def connected():
-            fds = inventory.take(self.pid)[self.pid]["fds"].values()
-            return [fd for fd in fds if "socket" in fd and not fd["socket"]["acceptconn"]]
-        proc.wait_until("redis keeps a connection", lambda: not connected())
+        with Client(self.dir / "socket") as client:
+            return client.ask("PING") == "PONG"
 
     def check(self, when):
         """Contents, a counter that only memory knows, and an append-only file that is whole and grows."""
-        self.hits += 1
-        chance = random.Random(self.hits)
+        self.checks += 1
+        chance = random.Random(self.checks)
         with Client(self.dir / "socket") as client:
             found = client.ask("INCR", "hits")
-            assert found == self.hits, f"{when}: the counter is {found}, not {self.hits}"
+            assert found == self.checks, f"{when}: the counter is {found}, not {self.checks}"
             size = client.ask("DBSIZE")
             assert size == KEYS + 1, f"{when}: {size} keys"
             for number in chance.sample(range(KEYS), 1000):
@@ -138,7 +112,3 @@ class Redis:
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
                               check=False)
         assert done.returncode == 0, f"{when}: {done.stdout[-300:]}"
-
-    def kill(self):
-        """Ends it."""
-        proc.kill_tree(self.pid)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Real programs: each saved, killed, restored and checked five times in a row, and each left running."""
+from apps.nginx_app import Nginx
+from apps.node_app import Node
 from apps.redis_app import Redis
 from apps.tmux_app import Tmux
 from lib import roundtrip
@@ -17,6 +19,8 @@ def programs(context):
     apps = context.source / "tests" / "apps"
     return {"redis": Redis,
             "tmux": Tmux,
+            "nginx": Nginx,
+            "node": Node,
             "python": lambda test: Victim(test, apps / "python_app.py"),
             "bash": lambda test: Victim(test, apps / "bash_app.py"),
             "nested": lambda test: Victim(test, context.scenario("nested")),
