@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: MIT
 """python_app.py DIR: a Python program with threads, subprocesses behind pipes and half-used state; a
 victim that speaks the protocol of tests/scenario/victim.h."""
@@ -13,16 +13,9 @@ import sys
 import threading
 import time
 
-DIRECTORY = os.path.abspath(sys.argv[1])
+from judged import ready, verdict
+
 ECHO = "import sys\nn = 0\nfor line in sys.stdin:\n    n += 1\n    print(n, line.strip(), flush=True)\n"
-
-
-def publish(name, text):
-    """All of the text or nothing."""
-    path = os.path.join(DIRECTORY, name)
-    with open(path + ".new", "w", encoding="utf-8") as file:
-        file.write(text)
-    os.rename(path + ".new", path)
 
 
 class App:
@@ -92,14 +85,14 @@ def main():
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     os.chdir("/")
     app = App()
-    publish("ready", f"{os.getpid()}\n")
+    ready()
     while True:
         signal.sigwait({signal.SIGUSR1})
         try:
-            verdict = app.judge()
+            complaint = app.judge()
         except Exception as error:  # pylint: disable=broad-except
-            verdict = repr(error)
-        publish("result", f"bad {app.rounds}: {verdict}\n" if verdict else f"ok {app.rounds}\n")
+            complaint = repr(error)
+        verdict(app.rounds, complaint)
 
 
 main()

@@ -33,6 +33,10 @@ class Context:
         """The program of a scenario."""
         return self.build() / "tests" / "scenario" / name
 
+    def app(self, name):
+        """A compiled program that stands for many."""
+        return self.build() / "tests" / "apps" / name
+
     def tool(self, name, preset="release"):
         """A compiled test tool."""
         return self.build(preset) / "tests" / "tools" / name

@@ -26,6 +26,10 @@
 #include <string.h>
 #include <sys/types.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* A session of its own, stdio on /dev/null, cwd "/", SIGUSR1 blocked (threads and children inherit
  * that). */
 void victim_init(int argc, char **argv);
@@ -38,7 +42,7 @@ char *victim_path(const char *name);
 void victim_ready(void);
 
 /* Answers each SIGUSR1 by running `check`; never returns. */
-_Noreturn void victim_serve(void (*check)(void));
+void victim_serve(void (*check)(void)) __attribute__((noreturn));
 
 /*
  * Runs `check` and returns its first failure, or "": for a process of the tree that is not its root
@@ -51,8 +55,8 @@ void victim_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* While building state: it cannot be built (a failed test), or not on this kernel (a skipped one).
  */
-_Noreturn void victim_die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-_Noreturn void victim_skip(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void victim_die(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
+void victim_skip(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 
 /* Reads a small file whole; returns a zero-terminated malloc'ed text, NULL with errno. */
 char *victim_read(const char *path);
@@ -85,4 +89,7 @@ long victim_must(long value, const char *call, const char *file, int line);
 				   strerror(must_error_));                     \
 	} while (0)
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -23,6 +23,8 @@ def programs(context):
             "node": Node,
             "python": lambda test: Victim(test, apps / "python_app.py"),
             "bash": lambda test: Victim(test, apps / "bash_app.py"),
+            "asyncio": lambda test: Victim(test, apps / "asyncio_app.py"),
+            "threads": lambda test: Victim(test, context.app("threads")),
             "nested": lambda test: Victim(test, context.scenario("nested")),
             "busy": lambda test: Victim(test, context.scenario("busy"))}
 

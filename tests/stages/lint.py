@@ -8,7 +8,7 @@ from lib.report import Failure, expect
 
 FILE_LINES, FUNCTION_LINES = 800, 100
 # of a plain C project's kinds of files; the rest (images, licence) carries no SPDX line
-MARKED = {".c", ".h", ".S", ".proto", ".py", ".sh", ".cmake", ".conf", ".in", ".map", ".ld",
+MARKED = {".c", ".cc", ".h", ".js", ".S", ".proto", ".py", ".sh", ".cmake", ".conf", ".in", ".map", ".ld",
           ".lds", ".yml"}
 
 
@@ -24,7 +24,7 @@ def files(context):
 
 def c_files(context):
     """Sources and headers."""
-    return [path for path in files(context) if path.suffix in (".c", ".h")]
+    return [path for path in files(context) if path.suffix in (".c", ".cc", ".h")]
 
 
 def scripts(context):

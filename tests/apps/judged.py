@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: MIT
+"""Victims in Python: the protocol of tests/scenario/victim.h."""
+import os
+import sys
+
+DIRECTORY = os.path.abspath(sys.argv[1])
+
+
+def publish(name, text):
+    """All of the text or nothing."""
+    path = os.path.join(DIRECTORY, name)
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        file.write(text)
+    os.rename(path + ".new", path)
+
+
+def ready():
+    """The state stands."""
+    publish("ready", f"{os.getpid()}\n")
+
+
+def verdict(number, complaint):
+    """The answer to SIGUSR1: the first thing that is wrong, or None."""
+    publish("result", f"bad {number}: {complaint}\n" if complaint else f"ok {number}\n")
