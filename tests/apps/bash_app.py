@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: MIT
 """bash_app.py DIR: an interactive bash in a terminal of its own, with a pipeline in the foreground, jobs
 in the background, a stopped one, and a trap. This program holds the terminal's other side and types; it is
@@ -9,23 +9,15 @@ import re
 import select
 import signal
 import struct
-import sys
 import termios
 
-DIRECTORY = os.path.abspath(sys.argv[1])
+from judged import serve
+
 SETUP = ["bind 'set enable-bracketed-paste off'", "PS1='ready> '", "stty -echo",
          "trap 'echo trapped $((++traps))' USR2",
          "sleep 10001 | cat &", "sleep 10002 &", "kill -STOP %2",
          "PS1='prompt> '"]
 PIPELINE = "while read -r line; do echo \"$((++n)) $line\"; done | sed -u 's/^/out /'"
-
-
-def publish(name, text):
-    """All of the text or nothing."""
-    path = os.path.join(DIRECTORY, name)
-    with open(path + ".new", "w", encoding="utf-8") as file:
-        file.write(text)
-    os.rename(path + ".new", path)
 
 
 class App:
@@ -79,7 +71,8 @@ class App:
         if states != ["Running", "Stopped", "Stopped"]:
             return f"the jobs are {listed!r}"
         self.type("kill -USR2 $$\n")
-        self.expect(f"trapped {self.rounds}\r\n")
+        # before its prompt readline reads the window's size and sets it again: not at the same time as we
+        self.expect(f"trapped {self.rounds}\r\nprompt> $")
         self.rows += 1
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", self.rows, 99, 0, 0))
         self.type("stty size; echo $LINES end-of-size\n")
@@ -95,15 +88,7 @@ def main():
     """Builds the state and answers SIGUSR1."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     os.chdir("/")
-    app = App()
-    publish("ready", f"{os.getpid()}\n")
-    while True:
-        signal.sigwait({signal.SIGUSR1})
-        try:
-            verdict = app.judge()
-        except Exception as error:  # pylint: disable=broad-except
-            verdict = repr(error)
-        publish("result", f"bad {app.rounds}: {verdict}\n" if verdict else f"ok {app.rounds}\n")
+    serve(App())
 
 
 main()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Victims in Python: the protocol of tests/scenario/victim.h."""
 import os
+import signal
 import sys
 
 DIRECTORY = os.path.abspath(sys.argv[1])
@@ -22,3 +23,15 @@ def ready():
 def verdict(number, complaint):
     """The answer to SIGUSR1: the first thing that is wrong, or None."""
     publish("result", f"bad {number}: {complaint}\n" if complaint else f"ok {number}\n")
+
+
+def serve(app):
+    """Answers each SIGUSR1, which the app has blocked before it began threads and children."""
+    ready()
+    while True:
+        signal.sigwait({signal.SIGUSR1})
+        try:
+            complaint = app.judge()
+        except Exception as error:  # pylint: disable=broad-except
+            complaint = repr(error)
+        verdict(app.rounds, complaint)

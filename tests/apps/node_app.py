@@ -30,7 +30,8 @@ class Node(Server):
         number = self.checks
         key = hashlib.pbkdf2_hmac("sha256", b"secret", str(number).encode(), 10, 16).hex()
         wanted = {"hits": number, "square": number * number, "answered": number,
-                  "echo": f"line {number}", "hash": key, "child": number, "ended": 0, "wrong": 0}
+                  "echo": f"line {number}", "hash": key, "child": number, "ended": 0, "wrong": 0,
+                  "seen": number}
         for name, value in wanted.items():
             assert found[name] == value, f"{when}: {name} is {found[name]!r}, not {value!r}"
         now = time.monotonic()

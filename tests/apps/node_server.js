@@ -11,16 +11,15 @@ const { Worker } = require('worker_threads');
 
 const [directory, port] = process.argv.slice(2);
 const shared = new Int32Array(new SharedArrayBuffer(4));
-const state = { hits: 0, ticks: 0, seen: 0 };
+const state = { hits: 0, ticks: 0 };
 const table = new Map();
 
 for (let i = 0; i < 50000; i++) table.set(`key${i}`, { square: i * i, text: 'x'.repeat(i % 50) });
 
-function watchDirectory() {
-	const watched = path.join(directory, 'watched');
-	fs.mkdirSync(watched);
-	fs.watch(watched, () => state.seen++);
-}
+const watched = path.join(directory, 'watched');
+const names = new Set();
+fs.mkdirSync(watched);
+fs.watch(watched, (event, name) => names.add(name));
 
 setInterval(() => state.ticks++, 20);
 
@@ -47,14 +46,15 @@ async function answer() {
 	const late = spawn('echo', [`${n}`], { stdio: ['ignore', 'pipe', 'ignore'] });
 	const said = once(late.stdout, 'data');
 	const ended = once(late, 'close');
+	fs.writeFileSync(path.join(watched, `file${n}`), '');
 	await sleep(50);
 	const wrong = [...table].filter(([key, value]) => key !== `key${Math.sqrt(value.square)}`).length;
 	const [square, answered] = await fromWorker;
 	return { ...state, beats: Atomics.load(shared, 0), square, answered, echo: String(await echo),
-		hash: await hash, child: Number(await said), ended: await ended, wrong };
+		hash: await hash, child: Number(await said), ended: await ended, wrong,
+		seen: names.size };
 }
 
-if (process.argv.includes('--watch')) watchDirectory();
 const serve = (request, response) => answer().then((result) => response.end(JSON.stringify(result)));
 http.createServer(serve).listen(Number(port), '127.0.0.1');
 http.createServer(serve).listen(path.join(directory, 'socket'));
