@@ -129,11 +129,12 @@ int fd_async_plan(struct ckpt_run *run, struct ckpt_error *err)
 	for (size_t i = 0; i < ckpt_record_count(run, "fd.async"); i++) {
 		const Ckpt__Fd__Async *a = ckpt_record_at(run, "fd.async", i);
 
-		if (!fd_record(run, "fd.file", a->id) || a->type > F_OWNER_PGRP || a->signal > 64 ||
-		    (a->task && !fd_task_known(run, a->task)) ||
+		if (!ckpt_record_by_id(run, "fd.file", a->id) || a->type > F_OWNER_PGRP ||
+		    a->signal > 64 || (a->task && !fd_task_known(run, a->task)) ||
 		    (a->thread && a->type != F_OWNER_TID) || a->uid == UINT32_MAX ||
 		    a->euid == UINT32_MAX)
-			return fd_bad(err, "the owner of open file %u is not valid", a->id);
+			return ckpt_fail_image(err, "the owner of open file %u is not valid",
+					       a->id);
 	}
 	return 0;
 }
@@ -154,8 +155,8 @@ static void set_owner(struct ckpt_script *s, const Ckpt__Fd__Async *a, int num, 
 int fd_async_apply(struct ckpt_run *run, uint32_t id, struct ckpt_task *holder, int num,
 		   struct ckpt_error *err)
 {
-	const Ckpt__Fd__Async *a = fd_record(run, "fd.async", id);
-	const Ckpt__Fd__File *file = fd_record(run, "fd.file", id);
+	const Ckpt__Fd__Async *a = ckpt_record_by_id(run, "fd.async", id);
+	const Ckpt__Fd__File *file = ckpt_record_by_id(run, "fd.file", id);
 	CKPT_AUTO_SCRIPT struct ckpt_script *s = NULL;
 	const struct ckpt_task *owner;
 	int r;
@@ -165,7 +166,7 @@ int fd_async_apply(struct ckpt_run *run, uint32_t id, struct ckpt_task *holder, 
 	s = ckpt_script_new(run, "fd.owner");
 	owner = a->task ? ckpt_task_by_id(run, a->task) : NULL;
 	if (a->task && (!owner || a->thread >= (owner->n_threads ? owner->n_threads : 1)))
-		return fd_bad(err, "the owner of open file %u was not made", id);
+		return ckpt_fail_image(err, "the owner of open file %u was not made", id);
 	if (owner)
 		set_owner(s, a, num, a->thread ? owner->threads[a->thread]->tid : owner->pid);
 	if (a->signal)

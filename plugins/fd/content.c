@@ -218,7 +218,7 @@ int fd_content_check(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, struct ckpt
 	CKPT_AUTO_FD int pages = -1;
 
 	if (g->size > INT64_MAX - FD_PAGE)
-		return fd_bad(err, "the size of file %u is not valid", g->id);
+		return ckpt_fail_image(err, "the size of file %u is not valid", g->id);
 	if (g->n_extents) {
 		int r = ckpt_pages_open(run, PAGES_NAME, &pages, &size, err);
 
@@ -231,13 +231,14 @@ int fd_content_check(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, struct ckpt
 		if ((e->offset | e->len | e->at) % FD_PAGE || !e->len || e->offset < end ||
 		    e->offset >= g->size || e->len > g->size + FD_PAGE - 1 - e->offset ||
 		    e->at > size || e->len > size - e->at)
-			return fd_bad(err, "the content of file %u is not valid", g->id);
+			return ckpt_fail_image(err, "the content of file %u is not valid", g->id);
 		end = e->offset + e->len;
 	}
 	for (size_t i = 0; i < g->n_xattrs; i++)
 		if (!*g->xattrs[i]->name || strlen(g->xattrs[i]->name) > 255 ||
 		    g->xattrs[i]->value.len > 65536)
-			return fd_bad(err, "an extended attribute of file %u is not valid", g->id);
+			return ckpt_fail_image(err, "an extended attribute of file %u is not valid",
+					       g->id);
 	return 0;
 }
 

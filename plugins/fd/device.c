@@ -49,8 +49,8 @@ static int device_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 
 static int device_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
-	const Ckpt__Fd__Device *rec = fd_record_need(run, "fd.device", id, err);
-	const Ckpt__Fd__File *file = fd_record_need(run, "fd.file", id, err);
+	const Ckpt__Fd__Device *rec = ckpt_record_need(run, "fd.device", id, err);
+	const Ckpt__Fd__File *file = ckpt_record_need(run, "fd.file", id, err);
 	char buf[PATH_MAX];
 	const char *path;
 	struct stat st;
@@ -60,7 +60,7 @@ static int device_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err
 	path = fd_image_path(&rec->path, buf, sizeof(buf));
 	if (!path || !known(rec->major, rec->minor) || file->flags & ~(uint32_t)FLAGS_OK ||
 	    file->pos < 0)
-		return fd_bad(err, "open file %u is not a valid device", id);
+		return ckpt_fail_image(err, "open file %u is not a valid device", id);
 	if (stat(path, &st) || !S_ISCHR(st.st_mode) ||
 	    st.st_rdev != makedev(rec->major, rec->minor))
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "make the device node again",
@@ -71,14 +71,14 @@ static int device_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err
 static int device_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 		       struct ckpt_error *err)
 {
-	const Ckpt__Fd__Device *rec = fd_record_need(run, "fd.device", slot->file, err);
+	const Ckpt__Fd__Device *rec = ckpt_record_need(run, "fd.device", slot->file, err);
 	char buf[PATH_MAX];
 	const char *path = rec ? fd_image_path(&rec->path, buf, sizeof(buf)) : NULL;
 	CKPT_AUTO_FD int fd = -1;
 	struct stat st;
 
 	if (!path)
-		return fd_bad(err, "open file %u has no path", slot->file);
+		return ckpt_fail_image(err, "open file %u has no path", slot->file);
 	/* non-blocking: should the node have become another device, opening must not hang */
 	fd = open(path, (slot->flags & FLAGS_OK) | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 	if (fd < 0)

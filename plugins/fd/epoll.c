@@ -234,7 +234,7 @@ static bool target_valid(struct ckpt_run *run, const Ckpt__Fd__EpollTarget *t)
 
 static int epoll_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
-	const Ckpt__Fd__Epoll *rec = fd_record_need(run, "fd.epoll", id, err);
+	const Ckpt__Fd__Epoll *rec = ckpt_record_need(run, "fd.epoll", id, err);
 
 	if (!rec)
 		return -EBADMSG;
@@ -243,7 +243,8 @@ static int epoll_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 
 		if (t->file == id || !target_valid(run, t) ||
 		    !fd_table_has(run, t->task, t->epoll, id))
-			return fd_bad(err, "target %u of epoll %u is not valid", t->num, id);
+			return ckpt_fail_image(err, "target %u of epoll %u is not valid", t->num,
+					       id);
 		if (t->from_task)
 			ckpt_reserve_fd(run, (int)t->num);
 	}
@@ -266,7 +267,7 @@ static int add_targets(struct ckpt_run *run, const Ckpt__Fd__Epoll *rec, size_t 
 	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "fd.epoll");
 
 	if (!t)
-		return fd_bad(err, "task %u of an epoll's target was not made", task);
+		return ckpt_fail_image(err, "task %u of an epoll's target was not made", task);
 	for (size_t i = from; i < rec->n_targets; i++) {
 		const Ckpt__Fd__EpollTarget *target = rec->targets[i];
 		struct epoll_event ev = { .events = target->events, .data.u64 = target->data };
@@ -291,7 +292,7 @@ static bool done_before(const Ckpt__Fd__Epoll *rec, size_t i)
 /* What the task has under that number now, and with what flag. False: nothing. */
 static bool table_entry(struct ckpt_run *run, uint32_t task, uint32_t num, bool *cloexec)
 {
-	const Ckpt__Fd__Table *t = fd_record(run, "fd.table", task);
+	const Ckpt__Fd__Table *t = ckpt_record_by_id(run, "fd.table", task);
 
 	for (size_t i = 0; t && i < t->n_entries; i++) {
 		*cloexec = t->entries[i]->cloexec;
@@ -333,7 +334,7 @@ static int add_stale(struct ckpt_run *run, const Ckpt__Fd__EpollTarget *t, struc
 	int lent, r;
 
 	if (!task || !from)
-		return fd_bad(err, "a task of an epoll's target was not made");
+		return ckpt_fail_image(err, "a task of an epoll's target was not made");
 	fd = ckpt_get_fd(from, (int)t->from_num, err);
 	if (fd < 0)
 		return fd;
@@ -349,7 +350,7 @@ static int add_stale(struct ckpt_run *run, const Ckpt__Fd__EpollTarget *t, struc
 static int epoll_finish(struct ckpt_run *run, uint32_t file, struct ckpt_task *holder, int num,
 			struct ckpt_error *err)
 {
-	const Ckpt__Fd__Epoll *rec = fd_record_need(run, "fd.epoll", file, err);
+	const Ckpt__Fd__Epoll *rec = ckpt_record_need(run, "fd.epoll", file, err);
 
 	if (!rec)
 		return -EBADMSG;

@@ -48,17 +48,19 @@ static int eventfd_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 
 static int eventfd_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
-	const Ckpt__Fd__Eventfd *rec = fd_record_need(run, "fd.eventfd", id, err);
+	const Ckpt__Fd__Eventfd *rec = ckpt_record_need(run, "fd.eventfd", id, err);
 
 	if (!rec)
 		return -EBADMSG;
-	return rec->count == UINT64_MAX ? fd_bad(err, "open file %u has no valid count", id) : 0;
+	return rec->count == UINT64_MAX
+		       ? ckpt_fail_image(err, "open file %u has no valid count", id)
+		       : 0;
 }
 
 static int eventfd_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 			struct ckpt_error *err)
 {
-	const Ckpt__Fd__Eventfd *rec = fd_record_need(run, "fd.eventfd", slot->file, err);
+	const Ckpt__Fd__Eventfd *rec = ckpt_record_need(run, "fd.eventfd", slot->file, err);
 	CKPT_AUTO_FD int fd = -1;
 
 	if (!rec)

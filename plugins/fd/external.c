@@ -158,8 +158,8 @@ static bool still_dumping(struct ckpt_run *run, const char *key)
 
 static int external_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
-	const Ckpt__Fd__External *rec = fd_record_need(run, "fd.external", id, err);
-	const Ckpt__Fd__File *file = fd_record_need(run, "fd.file", id, err);
+	const Ckpt__Fd__External *rec = ckpt_record_need(run, "fd.external", id, err);
+	const Ckpt__Fd__File *file = ckpt_record_need(run, "fd.file", id, err);
 	const char *why = NULL;
 	char key[PATH_MAX];
 	int fd, last = -1;
@@ -168,7 +168,7 @@ static int external_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *e
 		return -EBADMSG;
 	if (!rec->key.len || rec->key.len >= sizeof(key) ||
 	    memchr(rec->key.data, 0, rec->key.len) || rec->type & ~(uint32_t)S_IFMT)
-		return fd_bad(err, "open file %u is not a valid external", id);
+		return ckpt_fail_image(err, "open file %u is not a valid external", id);
 	memcpy(key, rec->key.data, rec->key.len);
 	key[rec->key.len] = '\0';
 	fd = find_given(run, rec, (int)file->flags, &last, &why);
@@ -204,7 +204,7 @@ int fd_plan_inherit(struct ckpt_run *run, struct ckpt_error *err)
 static int external_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 			 struct ckpt_error *err)
 {
-	const Ckpt__Fd__External *rec = fd_record_need(run, "fd.external", slot->file, err);
+	const Ckpt__Fd__External *rec = ckpt_record_need(run, "fd.external", slot->file, err);
 	const char *why = NULL;
 	int fd, last = -1;
 

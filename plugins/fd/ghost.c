@@ -201,19 +201,19 @@ static int check_ghost(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, struct ck
 	int r;
 
 	if (!g->n_ends || g->ends[0] != g->id || g->seals & ~(uint32_t)SEALS_OK)
-		return fd_bad(err, "file %u is not valid", g->id);
+		return ckpt_fail_image(err, "file %u is not valid", g->id);
 	for (size_t i = 0; i < g->n_ends; i++) {
-		const Ckpt__Fd__GhostEnd *e = fd_record(run, "fd.ghost-end", g->ends[i]);
-		const Ckpt__Fd__File *file = fd_record(run, "fd.file", g->ends[i]);
+		const Ckpt__Fd__GhostEnd *e = ckpt_record_by_id(run, "fd.ghost-end", g->ends[i]);
+		const Ckpt__Fd__File *file = ckpt_record_by_id(run, "fd.file", g->ends[i]);
 
 		if (!e || !file || e->ghost != g->id || (i && g->ends[i] <= g->ends[i - 1]))
-			return fd_bad(err, "description %u of file %u is not valid", g->ends[i],
-				      g->id);
+			return ckpt_fail_image(err, "description %u of file %u is not valid",
+					       g->ends[i], g->id);
 		tmpfiles += (file->flags & __O_TMPFILE) != 0;
 	}
 	/* the one that made it */
 	if (tmpfiles > 1)
-		return fd_bad(err, "file %u was made twice", g->id);
+		return ckpt_fail_image(err, "file %u was made twice", g->id);
 	r = fd_owner_check(g->owner, g->id, err);
 	return r ? r : fd_content_check(run, g, err);
 }
@@ -221,9 +221,9 @@ static int check_ghost(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, struct ck
 static int plan_end(struct ckpt_run *run, uint32_t id, const char *type,
 		    const Ckpt__Fd__Ghost **out, struct ckpt_error *err)
 {
-	const Ckpt__Fd__GhostEnd *e = fd_record_need(run, "fd.ghost-end", id, err);
-	const Ckpt__Fd__File *file = fd_record_need(run, "fd.file", id, err);
-	const Ckpt__Fd__Ghost *g = e ? fd_record_need(run, type, e->ghost, err) : NULL;
+	const Ckpt__Fd__GhostEnd *e = ckpt_record_need(run, "fd.ghost-end", id, err);
+	const Ckpt__Fd__File *file = ckpt_record_need(run, "fd.file", id, err);
+	const Ckpt__Fd__Ghost *g = e ? ckpt_record_need(run, type, e->ghost, err) : NULL;
 	bool listed = false;
 
 	if (!file || !g)
@@ -231,11 +231,12 @@ static int plan_end(struct ckpt_run *run, uint32_t id, const char *type,
 	if (file->flags & ~(uint32_t)FLAGS_OK || file->pos < 0 ||
 	    (file->flags & O_ACCMODE) == O_ACCMODE ||
 	    (file->flags & __O_TMPFILE && (!(file->flags & O_ACCMODE) || file->flags & O_NOFOLLOW)))
-		return fd_bad(err, "open file %u has flags that are not valid", id);
+		return ckpt_fail_image(err, "open file %u has flags that are not valid", id);
 	for (size_t i = 0; i < g->n_ends && !listed; i++)
 		listed = g->ends[i] == id;
 	if (!listed)
-		return fd_bad(err, "open file %u is not among its file's descriptions", id);
+		return ckpt_fail_image(err, "open file %u is not among its file's descriptions",
+				       id);
 	*out = g;
 	return g->id == id ? check_ghost(run, g, err) : 0;
 }
@@ -250,7 +251,7 @@ static int deleted_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 	if (r || g->id != id)
 		return r;
 	if (!fd_image_path(&g->name, path, sizeof(path)) || g->seals)
-		return fd_bad(err, "file %u is not a valid deleted file", id);
+		return ckpt_fail_image(err, "file %u is not a valid deleted file", id);
 	directory_of(path, g->name.len, dir, sizeof(dir));
 	if (stat(dir, &st) || !S_ISDIR(st.st_mode))
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "make the directory again",
@@ -267,7 +268,7 @@ static int memfd_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 		return r;
 	/* the kernel's own limit */
 	if (g->name.len > 249 || memchr(g->name.data, 0, g->name.len))
-		return fd_bad(err, "the name of memfd %u is not valid", id);
+		return ckpt_fail_image(err, "the name of memfd %u is not valid", id);
 	return 0;
 }
 
@@ -294,7 +295,7 @@ static int open_ends(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, const char 
 		     struct ckpt_error *err)
 {
 	for (size_t i = 0; i < g->n_ends; i++) {
-		const Ckpt__Fd__File *file = fd_record(run, "fd.file", g->ends[i]);
+		const Ckpt__Fd__File *file = ckpt_record_by_id(run, "fd.file", g->ends[i]);
 		int fd, r;
 
 		if (!file || file->flags & __O_TMPFILE)
@@ -312,7 +313,7 @@ static int open_ends(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, const char 
 static const Ckpt__Fd__File *tmpfile_of(struct ckpt_run *run, const Ckpt__Fd__Ghost *g)
 {
 	for (size_t i = 0; i < g->n_ends; i++) {
-		const Ckpt__Fd__File *file = fd_record(run, "fd.file", g->ends[i]);
+		const Ckpt__Fd__File *file = ckpt_record_by_id(run, "fd.file", g->ends[i]);
 
 		if (file && file->flags & __O_TMPFILE)
 			return file;
@@ -354,7 +355,7 @@ static int make_deleted(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, struct c
 	int r;
 
 	if (!name)
-		return fd_bad(err, "file %u has no path", g->id);
+		return ckpt_fail_image(err, "file %u has no path", g->id);
 	directory_of(path, g->name.len, dir, sizeof(dir));
 	if (file)
 		return make_tmpfile(run, g, dir, file, err);
@@ -397,14 +398,14 @@ static int open_one(struct ckpt_run *run, const struct ckpt_fd_slot *slot, const
 				struct ckpt_error *err),
 		    struct ckpt_error *err)
 {
-	const Ckpt__Fd__GhostEnd *e = fd_record_need(run, "fd.ghost-end", slot->file, err);
+	const Ckpt__Fd__GhostEnd *e = ckpt_record_need(run, "fd.ghost-end", slot->file, err);
 	int fd = fd_stash_take(fd_state(run), slot->file), r;
 	CKPT_AUTO_FD int writer = -1;
 	const Ckpt__Fd__Ghost *g;
 
 	if (fd >= 0)
 		return fd;
-	g = e ? fd_record_need(run, type, e->ghost, err) : NULL;
+	g = e ? ckpt_record_need(run, type, e->ghost, err) : NULL;
 	if (!g)
 		return -EBADMSG;
 	writer = make(run, g, err);
@@ -414,7 +415,8 @@ static int open_one(struct ckpt_run *run, const struct ckpt_fd_slot *slot, const
 	if (r)
 		return r;
 	fd = fd_stash_take(fd_state(run), slot->file);
-	return fd >= 0 ? fd : fd_bad(err, "open file %u is not among its file's", slot->file);
+	return fd >= 0 ? fd
+		       : ckpt_fail_image(err, "open file %u is not among its file's", slot->file);
 }
 
 static int deleted_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
@@ -432,7 +434,7 @@ static int memfd_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, str
 static int memfd_finish(struct ckpt_run *run, uint32_t id, struct ckpt_task *holder, int num,
 			struct ckpt_error *err)
 {
-	const Ckpt__Fd__Ghost *g = fd_record(run, "fd.memfd", id);
+	const Ckpt__Fd__Ghost *g = ckpt_record_by_id(run, "fd.memfd", id);
 	CKPT_AUTO_FD int held = -1;
 	CKPT_AUTO_FD int fd = -1;
 	char path[32];

@@ -229,7 +229,7 @@ static int inotify_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 
 static int inotify_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
-	const Ckpt__Fd__Inotify *rec = fd_record_need(run, "fd.inotify", id, err);
+	const Ckpt__Fd__Inotify *rec = ckpt_record_need(run, "fd.inotify", id, err);
 	int32_t last = 0;
 
 	if (!rec)
@@ -242,7 +242,8 @@ static int inotify_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 
 		if (!path || w->wd <= last || w->wd > WD_MAX || w->mask & ~(uint32_t)MASK_OK ||
 		    !(w->mask & IN_ALL_EVENTS))
-			return fd_bad(err, "watch %d of inotify %u is not valid", w->wd, id);
+			return ckpt_fail_image(err, "watch %d of inotify %u is not valid", w->wd,
+					       id);
 		last = w->wd;
 		if (lstat(path, &st) || S_ISLNK(st.st_mode) != w->link)
 			ckpt_unmet(run, CKPT_EXIT_FAILED, "put it back where it was",
@@ -301,7 +302,7 @@ static int skip_numbers(int fd, int dummy, int32_t *next, int32_t to, struct ckp
 static int inotify_finish(struct ckpt_run *run, uint32_t id, struct ckpt_task *holder, int num,
 			  struct ckpt_error *err)
 {
-	const Ckpt__Fd__Inotify *rec = fd_record_need(run, "fd.inotify", id, err);
+	const Ckpt__Fd__Inotify *rec = ckpt_record_need(run, "fd.inotify", id, err);
 	CKPT_AUTO_FD int dummy = memfd_create("ckpt", MFD_CLOEXEC);
 	CKPT_AUTO_FD int fd = rec ? ckpt_get_fd(holder, num, err) : -1;
 	int32_t next = 1;

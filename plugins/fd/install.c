@@ -101,7 +101,7 @@ static int set_state(int fd, const Ckpt__Fd__File *file, const struct ckpt_fd_ki
 
 static int open_file(struct ckpt_run *run, const struct place *first, struct ckpt_error *err)
 {
-	const Ckpt__Fd__File *file = fd_record(run, "fd.file", first->file);
+	const Ckpt__Fd__File *file = ckpt_record_by_id(run, "fd.file", first->file);
 	const struct ckpt_extension *e = file ? fd_kind_find(run, file) : NULL;
 	struct ckpt_fd_slot slot;
 	struct call c = { .slot = &slot };
@@ -109,7 +109,7 @@ static int open_file(struct ckpt_run *run, const struct place *first, struct ckp
 	int r;
 
 	if (!e)
-		return fd_bad(err, "open file %u has no kind", first->file);
+		return ckpt_fail_image(err, "open file %u has no kind", first->file);
 	c.kind = e->ops;
 	slot = (struct ckpt_fd_slot){ .tree = &fd_tree,
 				      .file = file->id,
@@ -117,7 +117,8 @@ static int open_file(struct ckpt_run *run, const struct place *first, struct ckp
 				      .pos = file->pos,
 				      .owner = ckpt_task_by_id(run, first->task) };
 	if (!slot.owner)
-		return fd_bad(err, "task %u of the descriptor tables was not made", first->task);
+		return ckpt_fail_image(err, "task %u of the descriptor tables was not made",
+				       first->task);
 	fd = ckpt_call_as(run, file->plugin, call_open, &c, err);
 	r = fd < 0 ? fd : set_state(fd, file, c.kind, err);
 	if (r)
@@ -140,8 +141,8 @@ static int install_tasks(struct ckpt_run *run, const struct place *p, size_t n, 
 		int r;
 
 		if (!task)
-			return fd_bad(err, "task %u of the descriptor tables was not made",
-				      p[i].task);
+			return ckpt_fail_image(err, "task %u of the descriptor tables was not made",
+					       p[i].task);
 		for (j = i; j < n && p[j].task == p[i].task; j++) {
 			list[j - i] = fds[p[j].file - first];
 			targets[j - i] = p[j].num;
@@ -221,10 +222,10 @@ int fd_finish(struct ckpt_run *run, struct ckpt_error *err)
 
 		if (i && places[i - 1].file == places[i].file)
 			continue;
-		file = fd_record(run, "fd.file", places[i].file);
+		file = ckpt_record_by_id(run, "fd.file", places[i].file);
 		e = file ? fd_kind_find(run, file) : NULL;
 		if (!e)
-			return fd_bad(err, "open file %u has no kind", places[i].file);
+			return ckpt_fail_image(err, "open file %u has no kind", places[i].file);
 		c.kind = e->ops;
 		c.holder = ckpt_task_by_id(run, places[i].task);
 		if (c.kind->finish)

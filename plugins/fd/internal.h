@@ -144,17 +144,6 @@ int fd_info_u64(const char *fdinfo, const char *key, int base, uint64_t *value);
 
 /* ---- records ------------------------------------------------------------------ */
 
-/* The record of that type whose id is this, or NULL. Records of a type are sorted by id. */
-const void *fd_record(struct ckpt_run *run, const char *type, uint32_t id);
-/* Its place among those of its type, or -1. */
-ssize_t fd_record_index(struct ckpt_run *run, const char *type, uint32_t id);
-/* Are the records of that type sorted by id, without doubles? */
-int fd_records_check(struct ckpt_run *run, const char *type, struct ckpt_error *err);
-/* As fd_record(), with the error of a planning step if it is missing. */
-const void *fd_record_need(struct ckpt_run *run, const char *type, uint32_t id,
-			   struct ckpt_error *err);
-/* "the image is bad": -EBADMSG. */
-int fd_bad(struct ckpt_error *err, const char *fmt, ...) CKPT_PRINTF(2, 3);
 /* A path of an image as a string; NULL if it is none. */
 const char *fd_image_path(const ProtobufCBinaryData *b, char *buf, size_t size);
 

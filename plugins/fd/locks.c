@@ -214,13 +214,13 @@ int fd_locks_plan(struct ckpt_run *run, struct ckpt_error *err)
 {
 	for (size_t i = 0; i < ckpt_record_count(run, "fd.lock"); i++) {
 		const Ckpt__Fd__Lock *rec = ckpt_record_at(run, "fd.lock", i);
-		const Ckpt__Fd__File *file = fd_record(run, "fd.file", rec->file);
+		const Ckpt__Fd__File *file = ckpt_record_by_id(run, "fd.file", rec->file);
 		struct lock l = { .kind = (enum fd_lock_kind)rec->kind, .write = rec->write };
 
 		if (rec->kind < FD_LOCK_POSIX || rec->kind > FD_LOCK_LEASE || !file ||
 		    !suits(&l, file->flags) || !fd_table_has(run, rec->task, rec->num, rec->file) ||
 		    rec->start > INT64_MAX || rec->len > INT64_MAX - rec->start)
-			return fd_bad(err, "lock %u is not valid", rec->id);
+			return ckpt_fail_image(err, "lock %u is not valid", rec->id);
 	}
 	return 0;
 }
@@ -255,12 +255,13 @@ int fd_locks_take(struct ckpt_run *run, struct ckpt_error *err)
 	for (size_t i = 0; i < ckpt_record_count(run, "fd.lock"); i++) {
 		const Ckpt__Fd__Lock *rec = ckpt_record_at(run, "fd.lock", i);
 		struct ckpt_task *task = ckpt_task_by_id(run, rec->task);
-		const Ckpt__Fd__Regular *reg = fd_record(run, "fd.regular", rec->file);
+		const Ckpt__Fd__Regular *reg = ckpt_record_by_id(run, "fd.regular", rec->file);
 		CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "fd.locks");
 		int r;
 
 		if (!task)
-			return fd_bad(err, "task %u, which holds a lock, was not made", rec->task);
+			return ckpt_fail_image(err, "task %u, which holds a lock, was not made",
+					       rec->task);
 		add_lock(s, rec);
 		r = ckpt_script_run(s, task->threads[0], err);
 		if (!r)

@@ -39,8 +39,8 @@ static int opath_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 
 static int opath_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
-	const Ckpt__Fd__Opath *rec = fd_record_need(run, "fd.o-path", id, err);
-	const Ckpt__Fd__File *file = fd_record_need(run, "fd.file", id, err);
+	const Ckpt__Fd__Opath *rec = ckpt_record_need(run, "fd.o-path", id, err);
+	const Ckpt__Fd__File *file = ckpt_record_need(run, "fd.file", id, err);
 	char buf[PATH_MAX];
 	const char *path;
 	struct stat st;
@@ -50,7 +50,7 @@ static int opath_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 	path = fd_image_path(&rec->path, buf, sizeof(buf));
 	if (!path || !(file->flags & O_PATH) || file->flags & ~(uint32_t)FLAGS_OK || file->pos ||
 	    (rec->type == S_IFLNK && !(file->flags & O_NOFOLLOW)))
-		return fd_bad(err, "open file %u is not a valid O_PATH descriptor", id);
+		return ckpt_fail_image(err, "open file %u is not a valid O_PATH descriptor", id);
 	if (lstat(path, &st))
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "put it back where it was", "%s: %s", path,
 				  ckpt_errno_name(errno));
@@ -62,14 +62,14 @@ static int opath_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 
 static int opath_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, struct ckpt_error *err)
 {
-	const Ckpt__Fd__Opath *rec = fd_record_need(run, "fd.o-path", slot->file, err);
+	const Ckpt__Fd__Opath *rec = ckpt_record_need(run, "fd.o-path", slot->file, err);
 	char buf[PATH_MAX];
 	const char *path = rec ? fd_image_path(&rec->path, buf, sizeof(buf)) : NULL;
 	CKPT_AUTO_FD int fd = -1;
 	struct stat st;
 
 	if (!path)
-		return fd_bad(err, "open file %u has no path", slot->file);
+		return ckpt_fail_image(err, "open file %u has no path", slot->file);
 	fd = open(path, (slot->flags & FLAGS_OK) | O_PATH | O_CLOEXEC);
 	if (fd < 0)
 		return ckpt_fail_sys(err, errno, "open(2) of %s with O_PATH", path);

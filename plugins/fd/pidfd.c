@@ -116,15 +116,15 @@ static int pidfd_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 
 static int pidfd_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
-	const Ckpt__Fd__Pidfd *rec = fd_record_need(run, "fd.pidfd", id, err);
-	const Ckpt__Fd__File *file = fd_record_need(run, "fd.file", id, err);
+	const Ckpt__Fd__Pidfd *rec = ckpt_record_need(run, "fd.pidfd", id, err);
+	const Ckpt__Fd__File *file = ckpt_record_need(run, "fd.file", id, err);
 
 	if (!rec || !file)
 		return -EBADMSG;
 	if (file->flags & ~(uint32_t)FLAGS_OK || file->pos ||
 	    (rec->task ? !fd_task_known(run, rec->task) || rec->status
 		       : !status_valid(rec->status) || file->flags & O_EXCL))
-		return fd_bad(err, "open file %u is not a valid pidfd", id);
+		return ckpt_fail_image(err, "open file %u is not a valid pidfd", id);
 	return 0;
 }
 
@@ -168,7 +168,7 @@ static int open_reaped(uint32_t status, struct ckpt_error *err)
 static int pidfd_open_slot(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 			   struct ckpt_error *err)
 {
-	const Ckpt__Fd__Pidfd *rec = fd_record_need(run, "fd.pidfd", slot->file, err);
+	const Ckpt__Fd__Pidfd *rec = ckpt_record_need(run, "fd.pidfd", slot->file, err);
 	const struct ckpt_task *task = rec ? ckpt_task_by_id(run, rec->task) : NULL;
 	int fd;
 
@@ -177,7 +177,7 @@ static int pidfd_open_slot(struct ckpt_run *run, const struct ckpt_fd_slot *slot
 	if (!rec->task)
 		return open_reaped(rec->status, err);
 	if (!task)
-		return fd_bad(err, "task %u of a pidfd was not made", rec->task);
+		return ckpt_fail_image(err, "task %u of a pidfd was not made", rec->task);
 	fd = (int)syscall(SYS_pidfd_open, task->pid, slot->flags & O_EXCL);
 	return fd < 0 ? ckpt_fail_sys(err, errno, "pidfd_open(2) of %d", task->pid) : fd;
 }

@@ -214,7 +214,7 @@ static int check_fifo(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, struct ckpt
 	struct stat st;
 
 	if (!path)
-		return fd_bad(err, "the FIFO %u has no valid path", p->id);
+		return ckpt_fail_image(err, "the FIFO %u has no valid path", p->id);
 	if (lstat(path, &st) || !S_ISFIFO(st.st_mode))
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "make it again: mkfifo",
 				  "%s is not a FIFO", path);
@@ -226,18 +226,19 @@ static int check_pipe(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, struct ckpt
 	size_t total = 0;
 
 	if (!p->capacity || p->capacity > INT_MAX || !p->n_ends || p->ends[0] != p->id)
-		return fd_bad(err, "pipe %u is not valid", p->id);
+		return ckpt_fail_image(err, "pipe %u is not valid", p->id);
 	for (size_t i = 0; i < p->n_ends; i++) {
-		const Ckpt__Fd__PipeEnd *e = fd_record(run, "fd.pipe-end", p->ends[i]);
+		const Ckpt__Fd__PipeEnd *e = ckpt_record_by_id(run, "fd.pipe-end", p->ends[i]);
 
 		if (!e || e->pipe != p->id || (i && p->ends[i] <= p->ends[i - 1]))
-			return fd_bad(err, "end %u of pipe %u is not valid", p->ends[i], p->id);
+			return ckpt_fail_image(err, "end %u of pipe %u is not valid", p->ends[i],
+					       p->id);
 	}
 	for (size_t i = 0; i < p->n_chunks; i++) {
 		total += p->chunks[i].len;
 		if (!p->chunks[i].len || total > p->capacity ||
 		    (i + 1 < p->n_chunks && p->chunks[i].len > PIPE_BUF))
-			return fd_bad(err, "the content of pipe %u is not valid", p->id);
+			return ckpt_fail_image(err, "the content of pipe %u is not valid", p->id);
 	}
 	if (p->path.len) {
 		int r = check_fifo(run, p, err);
@@ -250,9 +251,9 @@ static int check_pipe(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, struct ckpt
 
 static int pipe_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
-	const Ckpt__Fd__PipeEnd *e = fd_record_need(run, "fd.pipe-end", id, err);
-	const Ckpt__Fd__File *file = fd_record_need(run, "fd.file", id, err);
-	const Ckpt__Fd__Pipe *p = e ? fd_record_need(run, "fd.pipe", e->pipe, err) : NULL;
+	const Ckpt__Fd__PipeEnd *e = ckpt_record_need(run, "fd.pipe-end", id, err);
+	const Ckpt__Fd__File *file = ckpt_record_need(run, "fd.file", id, err);
+	const Ckpt__Fd__Pipe *p = e ? ckpt_record_need(run, "fd.pipe", e->pipe, err) : NULL;
 	bool listed = false;
 
 	if (!file || !p)
@@ -260,12 +261,12 @@ static int pipe_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 	if (file->flags & ~(uint32_t)FLAGS_OK || (file->flags & O_ACCMODE) == O_ACCMODE ||
 	    file->pos || strcmp(file->kind, p->path.len ? "fifo" : "pipe") != 0 ||
 	    (p->path.len && !(file->flags & LARGEFILE)))
-		return fd_bad(err, "open file %u is not a valid end of a pipe", id);
+		return ckpt_fail_image(err, "open file %u is not a valid end of a pipe", id);
 	if (p->id == id)
 		return check_pipe(run, p, err);
 	for (size_t i = 0; i < p->n_ends && !listed; i++)
 		listed = p->ends[i] == id;
-	return listed ? 0 : fd_bad(err, "open file %u is not among its pipe's ends", id);
+	return listed ? 0 : ckpt_fail_image(err, "open file %u is not among its pipe's ends", id);
 }
 
 static int write_content(int fd, const Ckpt__Fd__Pipe *p, struct ckpt_error *err)
@@ -304,7 +305,7 @@ static int make_ends(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, int ends[2],
 	/* those that are opened by path first: pipe(2)'s own are needed to reach the pipe */
 	for (int own = 0; own < 2; own++) {
 		for (size_t i = 0; i < p->n_ends; i++) {
-			const Ckpt__Fd__File *file = fd_record(run, "fd.file", p->ends[i]);
+			const Ckpt__Fd__File *file = ckpt_record_by_id(run, "fd.file", p->ends[i]);
 			int fd, r;
 
 			if (!file || own != !(file->flags & LARGEFILE))
@@ -368,21 +369,23 @@ static int make_pipe(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, struct ckpt_
 
 static int pipe_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, struct ckpt_error *err)
 {
-	const Ckpt__Fd__PipeEnd *e = fd_record_need(run, "fd.pipe-end", slot->file, err);
+	const Ckpt__Fd__PipeEnd *e = ckpt_record_need(run, "fd.pipe-end", slot->file, err);
 	int fd = fd_stash_take(fd_state(run), slot->file);
 	const Ckpt__Fd__Pipe *p;
 	int r;
 
 	if (fd >= 0)
 		return fd;
-	p = e ? fd_record_need(run, "fd.pipe", e->pipe, err) : NULL;
+	p = e ? ckpt_record_need(run, "fd.pipe", e->pipe, err) : NULL;
 	if (!p)
 		return -EBADMSG;
 	r = make_pipe(run, p, err);
 	if (r)
 		return r;
 	fd = fd_stash_take(fd_state(run), slot->file);
-	return fd >= 0 ? fd : fd_bad(err, "open file %u is not among its pipe's ends", slot->file);
+	return fd >= 0 ? fd
+		       : ckpt_fail_image(err, "open file %u is not among its pipe's ends",
+					 slot->file);
 }
 
 const struct ckpt_fd_kind fd_kind_pipe = {

@@ -36,7 +36,7 @@ static int plan_file(struct ckpt_run *run, const Ckpt__Fd__File *file, bool held
 	struct plan_call c = { .file = file->id };
 
 	if (!held)
-		return fd_bad(err, "open file %u is in no table", file->id);
+		return ckpt_fail_image(err, "open file %u is in no table", file->id);
 	if (!e)
 		return ckpt_unmet(run, CKPT_EXIT_REFUSED,
 				  "load the plugin that the image was made with",
@@ -45,8 +45,8 @@ static int plan_file(struct ckpt_run *run, const Ckpt__Fd__File *file, bool held
 	c.kind = e->ops;
 	if (c.kind->size > offsetof(struct ckpt_fd_kind, flags_ok) && c.kind->flags_ok &&
 	    (file->flags & ~c.kind->flags_ok || file->pos))
-		return fd_bad(err, "open file %u is not valid for its kind %s", file->id,
-			      file->kind);
+		return ckpt_fail_image(err, "open file %u is not valid for its kind %s", file->id,
+				       file->kind);
 	return c.kind->plan ? ckpt_call_as(run, file->plugin, call_plan, &c, err) : 0;
 }
 
@@ -56,14 +56,15 @@ static int plan_table(struct ckpt_run *run, const Ckpt__Fd__Table *t, bool *held
 	int64_t last = -1;
 
 	if (!fd_task_known(run, t->id))
-		return fd_bad(err, "a descriptor table belongs to task %u, which is not there",
-			      t->id);
+		return ckpt_fail_image(
+			err, "a descriptor table belongs to task %u, which is not there", t->id);
 	for (size_t i = 0; i < t->n_entries; i++) {
 		const Ckpt__Fd__Entry *e = t->entries[i];
-		ssize_t at = fd_record_index(run, "fd.file", e->file);
+		ssize_t at = ckpt_record_index(run, "fd.file", e->file);
 
 		if (at < 0 || (int64_t)e->num <= last || e->num > FD_NUM_MAX)
-			return fd_bad(err, "descriptor %u of task %u is not valid", e->num, t->id);
+			return ckpt_fail_image(err, "descriptor %u of task %u is not valid", e->num,
+					       t->id);
 		last = e->num;
 		held[at] = true;
 	}
@@ -82,7 +83,7 @@ static int check_order(struct ckpt_run *run, struct ckpt_error *err)
 	};
 
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(types); i++) {
-		int r = fd_records_check(run, types[i], err);
+		int r = ckpt_record_order(run, types[i], err);
 
 		if (r)
 			return r;

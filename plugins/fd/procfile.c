@@ -108,8 +108,8 @@ static int proc_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, str
 
 static int proc_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
-	const Ckpt__Fd__Proc *rec = fd_record_need(run, "fd.proc", id, err);
-	const Ckpt__Fd__File *file = fd_record_need(run, "fd.file", id, err);
+	const Ckpt__Fd__Proc *rec = ckpt_record_need(run, "fd.proc", id, err);
+	const Ckpt__Fd__File *file = ckpt_record_need(run, "fd.file", id, err);
 	char buf[PATH_MAX];
 	const char *path;
 	struct stat st;
@@ -123,7 +123,7 @@ static int proc_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 	    (rec->task && !fd_task_known(run, rec->task)) ||
 	    (rec->type != S_IFREG && rec->type != S_IFDIR) || file->flags & ~(uint32_t)FLAGS_OK ||
 	    file->pos < 0)
-		return fd_bad(err, "open file %u is not a valid file of /proc", id);
+		return ckpt_fail_image(err, "open file %u is not a valid file of /proc", id);
 	if (!pid && stat(path, &st))
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "restore on a kernel that has it",
 				  "%s: %s", path, ckpt_errno_name(errno));
@@ -132,7 +132,7 @@ static int proc_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 
 static int proc_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, struct ckpt_error *err)
 {
-	const Ckpt__Fd__Proc *rec = fd_record_need(run, "fd.proc", slot->file, err);
+	const Ckpt__Fd__Proc *rec = ckpt_record_need(run, "fd.proc", slot->file, err);
 	char buf[PATH_MAX];
 	const char *path = rec ? fd_image_path(&rec->path, buf, sizeof(buf)) : NULL;
 	const struct ckpt_task *task = rec ? ckpt_task_by_id(run, rec->task) : NULL;
@@ -141,7 +141,7 @@ static int proc_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, stru
 	pid_t pid;
 
 	if (!path || path_owner(path, &pid) || (pid && (!task || task->pid != pid)))
-		return fd_bad(err, "open file %u has no valid path", slot->file);
+		return ckpt_fail_image(err, "open file %u has no valid path", slot->file);
 	fd = open(path, (slot->flags & FLAGS_OK) | O_CLOEXEC | O_NOCTTY);
 	if (fd < 0)
 		return ckpt_fail_sys(err, errno, "open(2) of %s with flags %#o", path, slot->flags);
@@ -154,7 +154,7 @@ static int proc_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, stru
 static int proc_finish(struct ckpt_run *run, uint32_t id, struct ckpt_task *holder, int num,
 		       struct ckpt_error *err)
 {
-	const Ckpt__Fd__File *file = fd_record_need(run, "fd.file", id, err);
+	const Ckpt__Fd__File *file = ckpt_record_need(run, "fd.file", id, err);
 	CKPT_AUTO_SCRIPT struct ckpt_script *s = NULL;
 
 	if (!file)

@@ -152,8 +152,8 @@ static const char *changed(struct ckpt_run *run, const Ckpt__Fd__Regular *rec,
 
 static int regular_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
-	const Ckpt__Fd__Regular *rec = fd_record_need(run, "fd.regular", id, err);
-	const Ckpt__Fd__File *file = fd_record_need(run, "fd.file", id, err);
+	const Ckpt__Fd__Regular *rec = ckpt_record_need(run, "fd.regular", id, err);
+	const Ckpt__Fd__File *file = ckpt_record_need(run, "fd.file", id, err);
 	const char *path, *what;
 	char buf[PATH_MAX];
 	struct stat st;
@@ -163,7 +163,7 @@ static int regular_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 	path = fd_image_path(&rec->path, buf, sizeof(buf));
 	if (!path || (rec->type != S_IFREG && rec->type != S_IFDIR) ||
 	    file->flags & ~(uint32_t)FLAGS_OK || file->pos < 0)
-		return fd_bad(err, "open file %u is not a valid regular file", id);
+		return ckpt_fail_image(err, "open file %u is not a valid regular file", id);
 	if (stat(path, &st))
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "put the file back where it was", "%s: %s",
 				  path, ckpt_errno_name(errno));
@@ -183,14 +183,14 @@ static int regular_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 static int regular_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 			struct ckpt_error *err)
 {
-	const Ckpt__Fd__Regular *rec = fd_record_need(run, "fd.regular", slot->file, err);
+	const Ckpt__Fd__Regular *rec = ckpt_record_need(run, "fd.regular", slot->file, err);
 	char buf[PATH_MAX];
 	const char *path = rec ? fd_image_path(&rec->path, buf, sizeof(buf)) : NULL;
 	CKPT_AUTO_FD int fd = -1;
 	struct stat st;
 
 	if (!path)
-		return fd_bad(err, "open file %u has no path", slot->file);
+		return ckpt_fail_image(err, "open file %u has no path", slot->file);
 	fd = open(path, (slot->flags & FLAGS_OK) | O_CLOEXEC | O_NOCTTY);
 	if (fd < 0)
 		return ckpt_fail_sys(err, errno, "open(2) of %s with flags %#o", path, slot->flags);

@@ -36,13 +36,13 @@ static int signalfd_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 static int signalfd_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
 	/* any mask is one: the kernel takes out what nobody can have */
-	return fd_record_need(run, "fd.signalfd", id, err) ? 0 : -EBADMSG;
+	return ckpt_record_need(run, "fd.signalfd", id, err) ? 0 : -EBADMSG;
 }
 
 static int signalfd_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 			 struct ckpt_error *err)
 {
-	const Ckpt__Fd__Signalfd *rec = fd_record_need(run, "fd.signalfd", slot->file, err);
+	const Ckpt__Fd__Signalfd *rec = ckpt_record_need(run, "fd.signalfd", slot->file, err);
 	int fd;
 
 	if (!rec)

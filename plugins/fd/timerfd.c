@@ -115,12 +115,12 @@ static int timerfd_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 
 static int timerfd_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
-	const Ckpt__Fd__Timerfd *rec = fd_record_need(run, "fd.timerfd", id, err);
+	const Ckpt__Fd__Timerfd *rec = ckpt_record_need(run, "fd.timerfd", id, err);
 
 	if (!rec)
 		return -EBADMSG;
 	if (!clock_known(rec->clock) || rec->value_ns < 0 || rec->interval_ns < 0)
-		return fd_bad(err, "open file %u is not a valid timer", id);
+		return ckpt_fail_image(err, "open file %u is not a valid timer", id);
 	return 0;
 }
 
@@ -132,7 +132,7 @@ static struct timespec to_timespec(int64_t ns)
 static int timerfd_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 			struct ckpt_error *err)
 {
-	const Ckpt__Fd__Timerfd *rec = fd_record_need(run, "fd.timerfd", slot->file, err);
+	const Ckpt__Fd__Timerfd *rec = ckpt_record_need(run, "fd.timerfd", slot->file, err);
 	struct itimerspec its = { 0 };
 	CKPT_AUTO_FD int fd = -1;
 	uint64_t ticks;

@@ -96,7 +96,7 @@ static int get_file(struct ckpt_run *run, void *arg, struct ckpt_error *err)
 			if (t->entries[j]->file == q->id)
 				return ckpt_get_fd(task, (int)t->entries[j]->num, err);
 	}
-	return fd_bad(err, "open file %u is in no table", q->id);
+	return ckpt_fail_image(err, "open file %u is in no table", q->id);
 }
 
 static int get(struct ckpt_run *run, uint32_t file, struct ckpt_error *err)

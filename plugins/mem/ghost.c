@@ -155,8 +155,6 @@ static bool find_holder(struct ckpt_run *run, const ProtobufCMessage *ghost, str
 	return false;
 }
 
-#define BAD(err, ...) ckpt_fail_as((err), CKPT_EXIT_IMAGE, EBADMSG, __VA_ARGS__)
-
 int mem_ghost_plan(struct ckpt_run *run, const struct mem_image *im, const mem_file_rec *f,
 		   struct ckpt_error *err)
 {
@@ -169,19 +167,20 @@ int mem_ghost_plan(struct ckpt_run *run, const struct mem_image *im, const mem_f
 
 	if (f->ghost > MEM_DELETED || !s || f->mode & ~07777u || f->seals & ~0x3fu ||
 	    f->size > INT64_MAX || s->size < f->size || strlen(f->path) >= PATH_MAX)
-		return BAD(err, "file %u: its description is wrong", f->id);
+		return ckpt_fail_image(err, "file %u: its description is wrong", f->id);
 	if (s->open) {
 		open = open_too(run, f->dev, f->ino);
 		if (!open || !find_holder(run, open, &h))
-			return BAD(err, "file %u: nobody has it open", f->id);
+			return ckpt_fail_image(err, "file %u: nobody has it open", f->id);
 	}
 	if (f->ghost == MEM_MEMFD)
 		return strncmp(f->path, memfd_prefix, sizeof(memfd_prefix) - 1) ||
 				       strlen(f->path) > 7 + 249
-			       ? BAD(err, "file %u: '%s' is no memfd", f->id, f->path)
+			       ? ckpt_fail_image(err, "file %u: '%s' is no memfd", f->id, f->path)
 			       : 0;
 	if (f->path[0] != '/')
-		return BAD(err, "file %u: '%s' is not an absolute path", f->id, f->path);
+		return ckpt_fail_image(err, "file %u: '%s' is not an absolute path", f->id,
+				       f->path);
 	directory_of(f->path, dir, sizeof(dir));
 	if (!open && (stat(dir, &st) < 0 || !S_ISDIR(st.st_mode)))
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "make the directory",
@@ -232,9 +231,9 @@ static int get_open(struct ckpt_run *run, const mem_file_rec *f, struct ckpt_err
 	struct holder h;
 
 	if (!open || !find_holder(run, open, &h))
-		return BAD(err, "file %u: nobody has it open", f->id);
+		return ckpt_fail_image(err, "file %u: nobody has it open", f->id);
 	t = ckpt_task_by_id(run, h.task);
-	return t ? ckpt_get_fd(t, h.num, err) : BAD(err, "there is no task %u", h.task);
+	return t ? ckpt_get_fd(t, h.num, err) : ckpt_fail_image(err, "there is no task %u", h.task);
 }
 
 int mem_ghost_make(struct ckpt_run *run, const mem_file_rec *f, bool open, struct ckpt_error *err)

@@ -66,14 +66,12 @@ const struct mem_task_image *mem_image_task(const struct mem_image *im, uint32_t
 	return im->n_tasks ? bsearch(&key, im->tasks, im->n_tasks, sizeof(key), by_id) : NULL;
 }
 
-#define BAD(err, ...) ckpt_fail_as((err), CKPT_EXIT_IMAGE, EBADMSG, __VA_ARGS__)
-
 static int load_tasks(struct ckpt_run *run, struct mem_image *im, struct ckpt_error *err)
 {
 	size_t n = ckpt_record_count(run, "mem.mm");
 
 	if (ckpt_record_count(run, "mem.vmas") != n || ckpt_record_count(run, "mem.pages") != n)
-		return BAD(err, "tasks, mappings and pages are not equal in number");
+		return ckpt_fail_image(err, "tasks, mappings and pages are not equal in number");
 	im->tasks = calloc(n ? n : 1, sizeof(*im->tasks));
 	if (!im->tasks)
 		return ckpt_fail(err, ENOMEM, "out of memory");
@@ -86,7 +84,7 @@ static int load_tasks(struct ckpt_run *run, struct mem_image *im, struct ckpt_er
 		t->pages = ckpt_record_at(run, "mem.pages", i);
 		t->id = t->space->id;
 		if (t->vmas->id != t->id || t->pages->id != t->id || (i && t[-1].id >= t->id))
-			return BAD(err, "mappings of task %u are out of order", t->id);
+			return ckpt_fail_image(err, "mappings of task %u are out of order", t->id);
 	}
 	im->n_tasks = n;
 	return 0;
@@ -107,7 +105,7 @@ static int load_table(struct ckpt_run *run, const char *type, const void ***tabl
 						  sizeof(ProtobufCMessage));
 
 		if (id <= max || id > (1u << 24))
-			return BAD(err, "%s: id %u is out of order", type, id);
+			return ckpt_fail_image(err, "%s: id %u is out of order", type, id);
 		max = id;
 	}
 	*table = calloc(max ? max : 1, sizeof(**table));
@@ -137,8 +135,8 @@ static int find_ghosts(struct mem_image *im, struct ckpt_error *err)
 		if (!f || !f->ghost)
 			continue;
 		if (!f->content || f->content > im->n_shared || im->ghost[f->content - 1])
-			return BAD(err, "file %u: there is no content %u of its own", f->id,
-				   f->content);
+			return ckpt_fail_image(err, "file %u: there is no content %u of its own",
+					       f->id, f->content);
 		im->ghost[f->content - 1] = f;
 	}
 	return 0;

@@ -16,8 +16,7 @@ struct plan {
 	uint64_t page_file; /* its size */
 };
 
-#define BAD(err, ...) ckpt_fail_as((err), CKPT_EXIT_IMAGE, EBADMSG, __VA_ARGS__)
-#define LLX(v)	      ((unsigned long long)(v))
+#define LLX(v) ((unsigned long long)(v))
 
 static bool aligned(uint64_t v)
 {
@@ -48,7 +47,8 @@ static int plan_file(struct plan *p, const mem_file_rec *f, struct ckpt_error *e
 	if (f->ghost)
 		return mem_ghost_plan(p->run, p->im, f, err);
 	if (f->path[0] != '/')
-		return BAD(err, "file %u: '%s' is not an absolute path", f->id, f->path);
+		return ckpt_fail_image(err, "file %u: '%s' is not an absolute path", f->id,
+				       f->path);
 	if (stat(f->path, &st) < 0)
 		return ckpt_unmet(p->run, CKPT_EXIT_FAILED,
 				  "bring the file back as it was at the dump", "mapped file %s: %s",
@@ -87,19 +87,19 @@ static int check_runs(const struct plan *p, const char *what, uint32_t id, const
 	uint64_t at = r->offset, next = 0;
 
 	if (r->n != n_pages)
-		return BAD(err, "%s %u: its runs are incomplete", what, id);
+		return ckpt_fail_image(err, "%s %u: its runs are incomplete", what, id);
 	if (!aligned(r->offset))
-		return BAD(err, "%s %u: its pages are not aligned", what, id);
+		return ckpt_fail_image(err, "%s %u: its pages are not aligned", what, id);
 	for (size_t i = 0; i < r->n; i++) {
 		if (r->start[i] < next || !r->pages[i] || r->start[i] >= limit ||
 		    r->pages[i] > limit - r->start[i])
-			return BAD(err, "%s %u: page %llx is out of place", what, id,
-				   LLX(r->start[i]));
+			return ckpt_fail_image(err, "%s %u: page %llx is out of place", what, id,
+					       LLX(r->start[i]));
 		next = r->start[i] + r->pages[i];
 		at += r->pages[i] * MEM_PAGE;
 		if (at < r->pages[i] * MEM_PAGE || at > p->page_file)
-			return BAD(err, "%s %u: page %llx lies beyond the page file", what, id,
-				   LLX(r->start[i]));
+			return ckpt_fail_image(err, "%s %u: page %llx lies beyond the page file",
+					       what, id, LLX(r->start[i]));
 	}
 	return 0;
 }
@@ -121,7 +121,8 @@ static int check_cover(const struct mem_task_image *t, const uint64_t *start, co
 			m = v < t->vmas->n_vma ? t->vmas->vma[v] : NULL;
 			if (!m || m->start > at ||
 			    (m->kind != MEM_PRIVATE_ANON && m->kind != MEM_FILE_PRIVATE))
-				return BAD(err, "page at %llx belongs to no mapping", LLX(at));
+				return ckpt_fail_image(err, "page at %llx belongs to no mapping",
+						       LLX(at));
 			at = m->end;
 		}
 	}
@@ -141,11 +142,11 @@ static int plan_again(const struct plan *p, const struct mem_task_image *t, stru
 	r = check_runs(&no_file, "task", t->id, &again, g->n_agains, MEM_TASK_SIZE_LA57 / MEM_PAGE,
 		       err);
 	if (!r && g->n_place != g->n_again)
-		r = BAD(err, "task %u: its runs are incomplete", t->id);
+		r = ckpt_fail_image(err, "task %u: its runs are incomplete", t->id);
 	for (size_t i = 0; !r && i < g->n_again; i++)
 		if (g->place[i] > limit || g->agains[i] > limit - g->place[i])
-			r = BAD(err, "task %u: page %llx lies beyond the page file", t->id,
-				LLX(g->again[i]));
+			r = ckpt_fail_image(err, "task %u: page %llx lies beyond the page file",
+					    t->id, LLX(g->again[i]));
 	return r < 0 ? r : check_cover(t, g->again, g->agains, g->n_again, err);
 }
 
@@ -176,7 +177,7 @@ static int plan_shared(struct plan *p, const mem_shared_rec *s, struct ckpt_erro
 
 	if ((!s->size && !p->im->ghost[s->id - 1]) || !aligned(s->size) ||
 	    s->size > MEM_TASK_SIZE_LA57)
-		return BAD(err, "shared memory %u: bad size %llu", s->id, LLX(s->size));
+		return ckpt_fail_image(err, "shared memory %u: bad size %llu", s->id, LLX(s->size));
 	return check_runs(p, "shared memory", s->id, &runs, s->n_pages, s->size / MEM_PAGE, err);
 }
 
@@ -200,7 +201,8 @@ static int check_object(const struct plan *p, const mem_vma_rec *v, struct ckpt_
 		there = !v->object;
 	}
 	if (!there)
-		return BAD(err, "mapping %llx: there is no %s %u", LLX(v->start), what, v->object);
+		return ckpt_fail_image(err, "mapping %llx: there is no %s %u", LLX(v->start), what,
+				       v->object);
 	return 0;
 }
 
@@ -209,12 +211,15 @@ static int check_vma(const struct plan *p, const mem_vma_rec *v, uint64_t floor,
 {
 	if (!aligned(v->start) || !aligned(v->end) || v->start < floor || v->start >= v->end ||
 	    v->end > MEM_TASK_SIZE_LA57)
-		return BAD(err, "mapping %llx-%llx is out of place", LLX(v->start), LLX(v->end));
+		return ckpt_fail_image(err, "mapping %llx-%llx is out of place", LLX(v->start),
+				       LLX(v->end));
 	if (v->prot & ~(uint32_t)(PROT_READ | PROT_WRITE | PROT_EXEC) ||
 	    v->flags & ~(uint32_t)MEM_ATTRS)
-		return BAD(err, "mapping %llx has flags that are not known", LLX(v->start));
+		return ckpt_fail_image(err, "mapping %llx has flags that are not known",
+				       LLX(v->start));
 	if (!aligned(v->offset) || v->offset > INT64_MAX - (v->end - v->start))
-		return BAD(err, "mapping %llx: bad offset %llx", LLX(v->start), LLX(v->offset));
+		return ckpt_fail_image(err, "mapping %llx: bad offset %llx", LLX(v->start),
+				       LLX(v->offset));
 	return check_object(p, v, err);
 }
 
@@ -269,7 +274,8 @@ static int plan_vmas(struct plan *p, const struct mem_task_image *t, struct ckpt
 	}
 	for (size_t i = 0; i < t->vmas->n_seam; i++)
 		if (!aligned(t->vmas->seam[i]) || (i && t->vmas->seam[i] <= t->vmas->seam[i - 1]))
-			return BAD(err, "seam %llx is out of place", LLX(t->vmas->seam[i]));
+			return ckpt_fail_image(err, "seam %llx is out of place",
+					       LLX(t->vmas->seam[i]));
 	return from == to ? 0 : ckpt_reserve(p->run, from, to, err);
 }
 
@@ -319,15 +325,16 @@ static int check_space(const struct plan *p, const mem_space_rec *m, struct ckpt
 		none &= !addr[i];
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(addr) && !none; i++)
 		if (addr[i] < MEM_PAGE || addr[i] >= MEM_TASK_SIZE_LA57)
-			return BAD(err, "memory layout: %llx is no address", LLX(addr[i]));
+			return ckpt_fail_image(err, "memory layout: %llx is no address",
+					       LLX(addr[i]));
 	if (!none &&
 	    (m->start_code >= m->end_code || m->start_data > m->end_data || m->start_brk > m->brk ||
 	     m->arg_start > m->arg_end || m->env_start > m->env_end))
-		return BAD(err, "memory layout: ends before beginnings");
+		return ckpt_fail_image(err, "memory layout: ends before beginnings");
 	if (m->auxv.len > MEM_PAGE || m->auxv.len % 16)
-		return BAD(err, "auxiliary vector of %zu bytes", m->auxv.len);
+		return ckpt_fail_image(err, "auxiliary vector of %zu bytes", m->auxv.len);
 	if (m->exe && (m->exe > p->im->n_files || !p->im->files[m->exe - 1]))
-		return BAD(err, "there is no file %u", m->exe);
+		return ckpt_fail_image(err, "there is no file %u", m->exe);
 	return 0;
 }
 
@@ -349,7 +356,8 @@ static int page_file_size(struct plan *p, struct ckpt_error *err)
 	int fd, r = ckpt_pages_open(p->run, MEM_PAGES_NAME, &fd, &p->page_file, err);
 
 	if (r < 0)
-		return r == -ENOENT ? BAD(err, "the page file of the memory is missing") : r;
+		return r == -ENOENT ? ckpt_fail_image(err, "the page file of the memory is missing")
+				    : r;
 	close(fd);
 	return 0;
 }

@@ -5,8 +5,6 @@
 
 #include "pid.h"
 
-#define BAD(err, ...) ckpt_fail_as((err), CKPT_EXIT_IMAGE, EBADMSG, __VA_ARGS__)
-
 void pid_plan_free(void *plan)
 {
 	struct pid_plan *p = plan;
@@ -73,7 +71,7 @@ static int load_namespaces(struct ckpt_run *run, struct pid_plan *p, struct ckpt
 		return ckpt_fail_sys(err, ENOMEM, "plan of %zu pid namespaces", n);
 	p->n_ns = n;
 	if (!n)
-		return BAD(err, "no pid namespace in the image");
+		return ckpt_fail_image(err, "no pid namespace in the image");
 	for (size_t i = 0; i < n; i++) {
 		const Ckpt__Pid__Namespace *r = ckpt_record_at(run, "pid.namespace", i);
 		bool own = i == 0;
@@ -81,10 +79,12 @@ static int load_namespaces(struct ckpt_run *run, struct pid_plan *p, struct ckpt
 		p->ns[i] = r;
 		if (r->id != i + 1 || own != (r->parent == 0) || r->parent > i ||
 		    own != (r->init == 0))
-			return BAD(err, "pid namespace %u: bad parent or first process", r->id);
+			return ckpt_fail_image(err, "pid namespace %u: bad parent or first process",
+					       r->id);
 		if (r->level != (own ? 0 : p->ns[r->parent - 1]->level + 1) ||
 		    r->level >= PID_MAX_LEVELS)
-			return BAD(err, "pid namespace %u: bad level %u", r->id, r->level);
+			return ckpt_fail_image(err, "pid namespace %u: bad level %u", r->id,
+					       r->level);
 		if (pid_check_counters(r, err))
 			return -err->err;
 	}
@@ -95,11 +95,11 @@ static int check_pids(const struct pid_plan *p, uint32_t ns, const int32_t *nr, 
 		      const char *what, struct ckpt_error *err)
 {
 	if (n && n != p->ns[ns]->level + 1)
-		return BAD(err, "%s: %zu ids in a namespace of level %u", what, n,
-			   p->ns[ns]->level);
+		return ckpt_fail_image(err, "%s: %zu ids in a namespace of level %u", what, n,
+				       p->ns[ns]->level);
 	for (size_t i = 0; i < n; i++)
 		if (nr[i] < 1 || nr[i] >= PID_LIMIT)
-			return BAD(err, "%s: id %d is out of range", what, nr[i]);
+			return ckpt_fail_image(err, "%s: id %d is out of range", what, nr[i]);
 	return 0;
 }
 
@@ -113,9 +113,9 @@ static int check_zombie(const Ckpt__Pid__Task *r, const char *what, struct ckpt_
 	code = z->status >> 8;
 	sig = z->status & 0xff;
 	if (sig ? (code || sig > 64) : code > 0xff)
-		return BAD(err, "%s: wait status %#x is none", what, z->status);
+		return ckpt_fail_image(err, "%s: wait status %#x is none", what, z->status);
 	if (r->n_threads != 1 || z->n_uids != 3 || z->n_gids != 3 || strlen(z->comm) > 15)
-		return BAD(err, "%s: bad zombie", what);
+		return ckpt_fail_image(err, "%s: bad zombie", what);
 	return 0;
 }
 
@@ -127,11 +127,11 @@ static int check_task(const struct pid_plan *p, const Ckpt__Pid__Task *r, struct
 
 	snprintf(what, sizeof(what), "task %u", r->id);
 	if (!r->ns || r->ns > p->n_ns)
-		return BAD(err, "%s: no pid namespace %u", what, r->ns);
+		return ckpt_fail_image(err, "%s: no pid namespace %u", what, r->ns);
 	if (!r->n_threads)
-		return BAD(err, "%s: no thread", what);
+		return ckpt_fail_image(err, "%s: no thread", what);
 	if (r->exit_signal < 0 || r->exit_signal > 64)
-		return BAD(err, "%s: exit signal %d", what, r->exit_signal);
+		return ckpt_fail_image(err, "%s: exit signal %d", what, r->exit_signal);
 	for (size_t k = 0; k < r->n_threads; k++) {
 		const Ckpt__Pid__Thread *th = r->threads[k];
 
@@ -139,13 +139,13 @@ static int check_task(const struct pid_plan *p, const Ckpt__Pid__Task *r, struct
 		if (e < 0)
 			return e;
 		if ((th->n_tids == 0) != (r->threads[0]->n_tids == 0))
-			return BAD(err, "%s: ids of some threads only", what);
+			return ckpt_fail_image(err, "%s: ids of some threads only", what);
 		if (r->zombie)
 			continue;
 		if (!th->children_ns || th->children_ns > p->n_ns ||
 		    !pid_plan_covers(p, r->ns - 1, th->children_ns - 1))
-			return BAD(err, "%s: no pid namespace %u for children", what,
-				   th->children_ns);
+			return ckpt_fail_image(err, "%s: no pid namespace %u for children", what,
+					       th->children_ns);
 	}
 	return check_zombie(r, what, err);
 }
@@ -158,7 +158,7 @@ static int load_tasks(struct ckpt_run *run, struct pid_plan *p, struct ckpt_erro
 		int e;
 
 		if (r->id == 0 || (i && r->id <= p->nodes[i - 1].id))
-			return BAD(err, "task %u: not in order", r->id);
+			return ckpt_fail_image(err, "task %u: not in order", r->id);
 		e = check_task(p, r, err);
 		if (e < 0)
 			return e;
@@ -172,16 +172,17 @@ static int load_tasks(struct ckpt_run *run, struct pid_plan *p, struct ckpt_erro
 		};
 		p->n = i + 1;
 		if ((i == 0) != (r->parent == 0))
-			return BAD(err, "task %u: not exactly one root", r->id);
+			return ckpt_fail_image(err, "task %u: not exactly one root", r->id);
 		if (!i)
 			continue;
 		/* pre-order: parents first, which also rules out circles */
 		n->parent = node_of(p, r->parent);
 		if (n->parent < 0 || (size_t)n->parent >= i || p->nodes[n->parent].rec->zombie)
-			return BAD(err, "task %u: no living parent %u before it", r->id, r->parent);
+			return ckpt_fail_image(err, "task %u: no living parent %u before it", r->id,
+					       r->parent);
 		if (!pid_plan_covers(p, p->nodes[n->parent].ns, n->ns))
-			return BAD(err, "task %u: its pid namespace is not below its parent's",
-				   r->id);
+			return ckpt_fail_image(
+				err, "task %u: its pid namespace is not below its parent's", r->id);
 	}
 	return 0;
 }
@@ -196,7 +197,7 @@ static int load_leaders(struct ckpt_run *run, struct pid_plan *p, struct ckpt_er
 
 		snprintf(what, sizeof(what), "dead leader %u", r->id);
 		if (r->id <= p->nodes[p->n - 1].id || !r->ns || r->ns > p->n_ns)
-			return BAD(err, "%s: bad id or pid namespace", what);
+			return ckpt_fail_image(err, "%s: bad id or pid namespace", what);
 		e = check_pids(p, r->ns - 1, r->pids, r->n_pids, what, err);
 		if (e < 0)
 			return e;
@@ -212,7 +213,7 @@ static int load_leaders(struct ckpt_run *run, struct pid_plan *p, struct ckpt_er
 		/* a session made by a task that is gone, or a group in session `of` */
 		n->session = r->session ? (int)p->n : r->of ? node_of(p, r->of) : -1;
 		if (!r->session && r->of && n->session < 0)
-			return BAD(err, "%s: no session %u", what, r->of);
+			return ckpt_fail_image(err, "%s: no session %u", what, r->of);
 		p->n++;
 	}
 	return 0;
@@ -227,21 +228,23 @@ static int link_families(struct pid_plan *p, struct ckpt_error *err)
 		n->session = n->rec->session ? node_of(p, n->rec->session) : -1;
 		n->group = n->rec->group ? node_of(p, n->rec->group) : -1;
 		if ((n->rec->session && n->session < 0) || (n->rec->group && n->group < 0))
-			return BAD(err, "task %u: no leader of its session %u or group %u", n->id,
-				   n->rec->session, n->rec->group);
+			return ckpt_fail_image(err,
+					       "task %u: no leader of its session %u or group %u",
+					       n->id, n->rec->session, n->rec->group);
 	}
 	for (size_t i = 0; i < p->n; i++) {
 		const struct pid_node *n = &p->nodes[i];
 
 		if (n->session >= 0 && p->nodes[n->session].session != n->session)
-			return BAD(err, "task %u: %u leads no session", n->id,
-				   p->nodes[n->session].id);
+			return ckpt_fail_image(err, "task %u: %u leads no session", n->id,
+					       p->nodes[n->session].id);
 		if (n->group >= 0 && (p->nodes[n->group].group != n->group ||
 				      p->nodes[n->group].session != n->session))
-			return BAD(err, "task %u: %u leads no group of its session", n->id,
-				   p->nodes[n->group].id);
+			return ckpt_fail_image(err, "task %u: %u leads no group of its session",
+					       n->id, p->nodes[n->group].id);
 		if (n->session == (int)i && n->group != (int)i)
-			return BAD(err, "task %u: leads a session but not its group", n->id);
+			return ckpt_fail_image(err, "task %u: leads a session but not its group",
+					       n->id);
 	}
 	return 0;
 }
@@ -255,8 +258,9 @@ static int check_inits(struct pid_plan *p, struct ckpt_error *err)
 
 		if (!n || n->kind != PID_TASK || n->ns != i || n->rec->zombie ||
 		    (n->n_pids && n->pids[n->n_pids - 1] != 1))
-			return BAD(err, "pid namespace %u: task %u is not its first process",
-				   p->ns[i]->id, p->ns[i]->init);
+			return ckpt_fail_image(err,
+					       "pid namespace %u: task %u is not its first process",
+					       p->ns[i]->id, p->ns[i]->init);
 		p->inits[i] = at;
 	}
 	return 0;
@@ -271,7 +275,8 @@ static int load(struct ckpt_run *run, struct pid_plan *p, struct ckpt_error *err
 		return r;
 	p->n_tasks = ckpt_record_count(run, "pid.task");
 	if (!p->n_tasks || p->n_tasks > PID_LIMIT || leaders > PID_LIMIT)
-		return BAD(err, "%zu tasks and %zu dead leaders in the image", p->n_tasks, leaders);
+		return ckpt_fail_image(err, "%zu tasks and %zu dead leaders in the image",
+				       p->n_tasks, leaders);
 	/* each task can ask for one middle at most */
 	p->cap = 2 * p->n_tasks + leaders;
 	p->nodes = calloc(p->cap, sizeof(*p->nodes));

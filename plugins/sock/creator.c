@@ -47,7 +47,7 @@ int sock_creator_check(struct ckpt_run *run, const Ckpt__Sock__Credentials *c, u
 {
 	if (!c || (c->task && !sock_task_known(run, c->task)) || c->uid == UINT32_MAX ||
 	    c->gid == UINT32_MAX)
-		return sock_bad(err, "open file %u has no valid creator", id);
+		return ckpt_fail_image(err, "open file %u has no valid creator", id);
 	return 0;
 }
 

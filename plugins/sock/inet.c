@@ -224,7 +224,7 @@ static int inet_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, str
 static int plan_as(struct ckpt_run *run, uint32_t id, uint32_t protocol, bool listening,
 		   struct ckpt_error *err)
 {
-	const Ckpt__Sock__Inet *rec = sock_record_need(run, "sock.inet", id, err);
+	const Ckpt__Sock__Inet *rec = ckpt_record_need(run, "sock.inet", id, err);
 	bool tcp = protocol == IPPROTO_TCP;
 	union address a;
 	socklen_t len;
@@ -238,7 +238,7 @@ static int plan_as(struct ckpt_run *run, uint32_t id, uint32_t protocol, bool li
 	    (listening && (!rec->local || !rec->local->port)) ||
 	    (rec->local && !write_address(rec->family, rec->local, &a, &len)) ||
 	    (rec->peer && !write_address(rec->family, rec->peer, &a, &len)))
-		return sock_bad(err, "open file %u is not a valid internet socket", id);
+		return ckpt_fail_image(err, "open file %u is not a valid internet socket", id);
 	r = sock_owner_check(rec->owner, id, err);
 	return r ? r : sock_options_check(rec->options, rec->n_options, id, err);
 }
@@ -291,7 +291,7 @@ static int bind_there(int fd, const Ckpt__Sock__Inet *rec, struct ckpt_error *er
 	socklen_t len;
 
 	if (!write_address(rec->family, rec->local, &a, &len))
-		return sock_bad(err, "%.64s is no address", rec->local->address);
+		return ckpt_fail_image(err, "%.64s is no address", rec->local->address);
 	if (address_from_connect(fd, rec, &a))
 		a.in6.sin6_addr = in6addr_any;
 	if ((tcp && lend_option(fd, SOL_SOCKET, SO_REUSEADDR, 1, &reuse)) ||
@@ -333,7 +333,7 @@ static int connect_there(int fd, const Ckpt__Sock__Inet *rec, struct ckpt_error 
 	socklen_t len;
 
 	if (!write_address(rec->family, rec->peer, &a, &len))
-		return sock_bad(err, "%.64s is no address", rec->peer->address);
+		return ckpt_fail_image(err, "%.64s is no address", rec->peer->address);
 	if (!connect(fd, &a.sa, len))
 		return check_local(fd, rec, err);
 	ckpt_fail_sys(err, errno, "connect(2) to %s port %u", rec->peer->address, rec->peer->port);
@@ -342,7 +342,7 @@ static int connect_there(int fd, const Ckpt__Sock__Inet *rec, struct ckpt_error 
 
 static int inet_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, struct ckpt_error *err)
 {
-	const Ckpt__Sock__Inet *rec = sock_record_need(run, "sock.inet", slot->file, err);
+	const Ckpt__Sock__Inet *rec = ckpt_record_need(run, "sock.inet", slot->file, err);
 	CKPT_AUTO_FD int fd = -1;
 	int r;
 

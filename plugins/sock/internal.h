@@ -94,15 +94,6 @@ int sock_refuse_peer(struct ckpt_run *run, const struct ckpt_fd_found *f, uint32
 
 /* ---- records ------------------------------------------------------------------ */
 
-/* The record of that type whose id is this, or NULL. Records of a type are sorted by id. */
-const void *sock_record(struct ckpt_run *run, const char *type, uint32_t id);
-/* Its place among those of its type, or -1. */
-ssize_t sock_record_index(struct ckpt_run *run, const char *type, uint32_t id);
-/* As sock_record(), with the error of a planning step if it is missing. */
-const void *sock_record_need(struct ckpt_run *run, const char *type, uint32_t id,
-			     struct ckpt_error *err);
-/* "the image is bad": -EBADMSG. */
-int sock_bad(struct ckpt_error *err, const char *fmt, ...) CKPT_PRINTF(2, 3);
 /* A path of an image as a string; NULL if it is none. */
 const char *sock_image_path(const ProtobufCBinaryData *b, char *buf, size_t size);
 /* Is there such a task in the image? */

@@ -314,8 +314,8 @@ int sock_options_check(Ckpt__Sock__Option *const *opt, size_t n, uint32_t id,
 	for (size_t i = 0; i < n; i++)
 		if (!find_option(opt[i]->name) || opt[i]->data.len > DATA_MAX ||
 		    opt[i]->value < INT32_MIN || opt[i]->value > INT32_MAX)
-			return sock_bad(err, "open file %u has no valid socket option %.40s", id,
-					opt[i]->name);
+			return ckpt_fail_image(err, "open file %u has no valid socket option %.40s",
+					       id, opt[i]->name);
 	return 0;
 }
 
@@ -340,7 +340,7 @@ int sock_options_apply(int fd, Ckpt__Sock__Option *const *opt, size_t n, struct 
 		const struct option *o = find_option(opt[i]->name);
 
 		if (!o)
-			return sock_bad(err, "unknown socket option %.40s", opt[i]->name);
+			return ckpt_fail_image(err, "unknown socket option %.40s", opt[i]->name);
 		if (set_option(fd, o, opt[i]))
 			return ckpt_fail_sys(err, errno, "setsockopt(2) %s to %lld", o->name,
 					     (long long)opt[i]->value);

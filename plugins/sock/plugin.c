@@ -45,7 +45,8 @@ static int check_order(struct ckpt_run *run, const char *type, struct ckpt_error
 		const Ckpt__Sock__UnixEnd *rec = ckpt_record_at(run, type, i);
 
 		if (rec->id <= last)
-			return sock_bad(err, "records %s are not in order at %u", type, rec->id);
+			return ckpt_fail_image(err, "records %s are not in order at %u", type,
+					       rec->id);
 		last = rec->id;
 	}
 	return 0;

@@ -119,66 +119,6 @@ int sock_note_made(struct sock_state *st, const char *path)
 
 /* ---- records -------------------------------------------------------------------- */
 
-/* Every message of this plugin that is a record starts with its id. */
-struct head {
-	ProtobufCMessage base;
-	uint32_t id;
-};
-
-#define SAME_HEAD(type)                                                     \
-	_Static_assert(offsetof(type, id) == offsetof(struct head, id) &&   \
-			       sizeof(((type *)0)->id) == sizeof(uint32_t), \
-		       "records start with their id")
-SAME_HEAD(Ckpt__Sock__Inet);
-SAME_HEAD(Ckpt__Sock__UnixListen);
-SAME_HEAD(Ckpt__Sock__UnixEnd);
-
-ssize_t sock_record_index(struct ckpt_run *run, const char *type, uint32_t id)
-{
-	size_t lo = 0, hi = ckpt_record_count(run, type);
-
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-		const struct head *h = ckpt_record_at(run, type, mid);
-
-		if (h->id == id)
-			return (ssize_t)mid;
-		if (h->id < id)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return -1;
-}
-
-const void *sock_record(struct ckpt_run *run, const char *type, uint32_t id)
-{
-	ssize_t at = sock_record_index(run, type, id);
-
-	return at < 0 ? NULL : ckpt_record_at(run, type, (size_t)at);
-}
-
-const void *sock_record_need(struct ckpt_run *run, const char *type, uint32_t id,
-			     struct ckpt_error *err)
-{
-	const void *rec = sock_record(run, type, id);
-
-	if (!rec)
-		sock_bad(err, "open file %u has no record %s", id, type);
-	return rec;
-}
-
-int sock_bad(struct ckpt_error *err, const char *fmt, ...)
-{
-	char text[256];
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
-	return ckpt_fail_as(err, CKPT_EXIT_IMAGE, EBADMSG, "%s", text);
-}
-
 const char *sock_image_path(const ProtobufCBinaryData *b, char *buf, size_t size)
 {
 	if (!b->len || b->len >= size || b->len >= PATH_MAX || b->data[0] != '/' ||
@@ -189,39 +129,14 @@ const char *sock_image_path(const ProtobufCBinaryData *b, char *buf, size_t size
 	return buf;
 }
 
-/* Tasks and files are other plugins'; only the field `id` of their records is known here. */
-static bool known(struct ckpt_run *run, const char *type, uint32_t id)
-{
-	size_t lo = 0, hi = ckpt_record_count(run, type);
-
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-		const ProtobufCMessage *m = ckpt_record_at(run, type, mid);
-		const ProtobufCFieldDescriptor *f =
-			protobuf_c_message_descriptor_get_field_by_name(m->descriptor, "id");
-		uint32_t got;
-
-		if (!f || f->type != PROTOBUF_C_TYPE_UINT32)
-			return false;
-		memcpy(&got, (const char *)m + f->offset, sizeof(got));
-		if (got == id)
-			return true;
-		if (got < id)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return false;
-}
-
 bool sock_task_known(struct ckpt_run *run, uint32_t id)
 {
-	return known(run, "pid.task", id);
+	return ckpt_record_by_id(run, "pid.task", id) != NULL;
 }
 
 bool sock_file_known(struct ckpt_run *run, uint32_t id)
 {
-	return known(run, "fd.file", id);
+	return ckpt_record_by_id(run, "fd.file", id) != NULL;
 }
 
 /* ---- owners ----------------------------------------------------------------------- */
@@ -237,7 +152,7 @@ void sock_owner_of(const struct stat *st, Ckpt__Sock__Owner *owner)
 int sock_owner_check(const Ckpt__Sock__Owner *owner, uint32_t id, struct ckpt_error *err)
 {
 	if (!owner || owner->mode & ~07777u || owner->uid == UINT32_MAX || owner->gid == UINT32_MAX)
-		return sock_bad(err, "open file %u has no valid owner", id);
+		return ckpt_fail_image(err, "open file %u has no valid owner", id);
 	return 0;
 }
 

@@ -57,12 +57,12 @@ static int unix_dgram_collect(struct ckpt_run *run, const struct ckpt_fd_found *
 
 static const Ckpt__Sock__UnixEnd *end_of(struct ckpt_run *run, uint32_t id)
 {
-	return id ? sock_record(run, "sock.unix-end", id) : NULL;
+	return id ? ckpt_record_by_id(run, "sock.unix-end", id) : NULL;
 }
 
 static int unix_dgram_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
-	const Ckpt__Sock__UnixEnd *rec = sock_record_need(run, "sock.unix-end", id, err);
+	const Ckpt__Sock__UnixEnd *rec = ckpt_record_need(run, "sock.unix-end", id, err);
 	const Ckpt__Sock__UnixEnd *peer;
 
 	if (!rec)
@@ -72,14 +72,14 @@ static int unix_dgram_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error 
 	    rec->listener || rec->reset || (rec->n_queue && !rec->name) ||
 	    (rec->peer && (rec->peer_name || !peer || !peer->name)) ||
 	    (rec->peer_name && rec->peer_name->file))
-		return sock_bad(err, "open file %u is not a valid dgram socket", id);
+		return ckpt_fail_image(err, "open file %u is not a valid dgram socket", id);
 	return sock_end_plan(run, rec, err);
 }
 
 static int unix_dgram_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 			   struct ckpt_error *err)
 {
-	const Ckpt__Sock__UnixEnd *rec = sock_record_need(run, "sock.unix-end", slot->file, err);
+	const Ckpt__Sock__UnixEnd *rec = ckpt_record_need(run, "sock.unix-end", slot->file, err);
 	CKPT_AUTO_FD int fd = -1;
 	int r;
 
@@ -273,7 +273,7 @@ static int connect_all(struct ckpt_run *run, const struct mesh *m, struct ckpt_e
 			left--;
 		}
 		if (left == before)
-			return sock_bad(err, "dgram sockets are connected in a ring");
+			return ckpt_fail_image(err, "dgram sockets are connected in a ring");
 	}
 	return 0;
 }

@@ -124,23 +124,27 @@ static int plan_queue(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec, stru
 		if (r)
 			return r;
 		if (m->sender && !m->sender->task)
-			return sock_bad(err, "a message for open file %u has no sender", rec->id);
+			return ckpt_fail_image(err, "a message for open file %u has no sender",
+					       rec->id);
 		/* its file, if there is one, is the sender's to make */
 		if (m->from && m->from->file)
-			return sock_bad(err, "a message for open file %u is not valid", rec->id);
+			return ckpt_fail_image(err, "a message for open file %u is not valid",
+					       rec->id);
 		r = sock_name_plan(run, m->from, rec->id, err);
 		if (r)
 			return r;
 		for (size_t k = 0; k < m->n_files; k++)
 			if (!sock_file_known(run, m->files[k]))
-				return sock_bad(err,
-						"a message for open file %u brings open file %u, "
-						"which is not there",
-						rec->id, m->files[k]);
+				return ckpt_fail_image(
+					err,
+					"a message for open file %u brings open file %u, "
+					"which is not there",
+					rec->id, m->files[k]);
 		if (m->n_files > SOCK_FILES_MAX)
-			return sock_bad(err, "a message for open file %u brings too much", rec->id);
+			return ckpt_fail_image(err, "a message for open file %u brings too much",
+					       rec->id);
 		if (!m->data.len && rec->type == SOCK_STREAM)
-			return sock_bad(err, "a message for open file %u is empty", rec->id);
+			return ckpt_fail_image(err, "a message for open file %u is empty", rec->id);
 	}
 	return 0;
 }
@@ -154,7 +158,7 @@ static bool good_peer(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec)
 		return true;
 	if (rec->form == SOCK_UNCONNECTED)
 		return false;
-	peer = sock_record(run, "sock.unix-end", rec->peer);
+	peer = ckpt_record_by_id(run, "sock.unix-end", rec->peer);
 	if (!peer || peer->type != rec->type || peer->form != rec->form)
 		return false;
 	return rec->form == SOCK_FREE_DGRAM || (peer->peer == rec->id && peer != rec);
@@ -166,10 +170,10 @@ int sock_end_plan(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec, struct c
 	int r;
 
 	if (!good_peer(run, rec))
-		return sock_bad(err, "open file %u has no valid other end", rec->id);
+		return ckpt_fail_image(err, "open file %u has no valid other end", rec->id);
 	if ((rec->type != SOCK_STREAM && rec->type != SOCK_DGRAM && rec->type != SOCK_SEQPACKET) ||
 	    rec->shutdown > SOCK_SHUT || (!connected && rec->creator))
-		return sock_bad(err, "open file %u is not a valid unix socket", rec->id);
+		return ckpt_fail_image(err, "open file %u is not a valid unix socket", rec->id);
 	r = sock_owner_check(rec->owner, rec->id, err);
 	if (!r && connected)
 		r = sock_creator_check(run, rec->creator, rec->id, err);
@@ -251,7 +255,7 @@ int sock_end_settle(struct ckpt_run *run, struct ckpt_error *err)
 	for (size_t i = 0; i < st->n_deferred; i++) {
 		const struct sock_deferred *d = &st->deferred[i];
 		const Ckpt__Sock__UnixEnd *peer =
-			d->end->peer ? sock_record(run, "sock.unix-end", d->end->peer) : NULL;
+			d->end->peer ? ckpt_record_by_id(run, "sock.unix-end", d->end->peer) : NULL;
 
 		if (!r)
 			r = fill_pair(run, d->end, d->fd[0], peer, d->fd[1], err);
@@ -266,7 +270,7 @@ int sock_end_finish(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *end, int sv
 		    struct ckpt_error *err)
 {
 	const Ckpt__Sock__UnixEnd *peer =
-		end->peer ? sock_record(run, "sock.unix-end", end->peer) : NULL;
+		end->peer ? ckpt_record_by_id(run, "sock.unix-end", end->peer) : NULL;
 	struct sock_state *st = sock_state(run);
 	bool later = brings_files(end) || (peer && brings_files(peer));
 	int r = later ? defer(st, end, sv, err) : fill_pair(run, end, sv[0], peer, sv[1], err);

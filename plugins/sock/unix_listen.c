@@ -66,14 +66,15 @@ static int unix_listen_collect(struct ckpt_run *run, const struct ckpt_fd_found 
 
 static int unix_listen_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
-	const Ckpt__Sock__UnixListen *rec = sock_record_need(run, "sock.unix-listen", id, err);
+	const Ckpt__Sock__UnixListen *rec = ckpt_record_need(run, "sock.unix-listen", id, err);
 	int r;
 
 	if (!rec)
 		return -EBADMSG;
 	if ((rec->type != SOCK_STREAM && rec->type != SOCK_SEQPACKET) || rec->backlog > INT_MAX ||
 	    !rec->name)
-		return sock_bad(err, "open file %u is not a valid listening unix socket", id);
+		return ckpt_fail_image(err, "open file %u is not a valid listening unix socket",
+				       id);
 	r = sock_owner_check(rec->owner, id, err);
 	if (!r)
 		r = sock_creator_check(run, rec->creator, id, err);
@@ -105,7 +106,7 @@ int sock_listen_as(struct ckpt_run *run, const Ckpt__Sock__Credentials *creator,
 
 static int make(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
-	const Ckpt__Sock__UnixListen *rec = sock_record_need(run, "sock.unix-listen", id, err);
+	const Ckpt__Sock__UnixListen *rec = ckpt_record_need(run, "sock.unix-listen", id, err);
 	CKPT_AUTO_FD int fd = -1;
 	int r;
 

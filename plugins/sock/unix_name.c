@@ -192,11 +192,11 @@ int sock_name_plan(struct ckpt_run *run, const Ckpt__Sock__UnixName *n, uint32_t
 		return 0;
 	if (n->name.len > SOCK_NAME_SIZE - n->abstract || (!n->abstract && !n->name.len) ||
 	    (!n->abstract && memchr(n->name.data, 0, n->name.len)) || (n->abstract && n->file))
-		return sock_bad(err, "open file %u has no valid name", id);
+		return ckpt_fail_image(err, "open file %u has no valid name", id);
 	if (!n->file)
 		return 0;
 	if (!full_path(n, path, sizeof(path)))
-		return sock_bad(err, "open file %u has no valid name", id);
+		return ckpt_fail_image(err, "open file %u has no valid name", id);
 	r = sock_owner_check(n->file, id, err);
 	return r ? r : plan_path(run, path, err);
 }
@@ -249,7 +249,7 @@ static int bind_path(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixName *n
 	int r;
 
 	if (!full_path(n, path, sizeof(path)))
-		return sock_bad(err, "the name of a unix socket is not valid");
+		return ckpt_fail_image(err, "the name of a unix socket is not valid");
 	/* only a dead socket's name: the kernel remembers the path given to bind(2), so that
 	 * binding elsewhere and renaming would show */
 	if (!lstat(path, &st) && (!S_ISSOCK(st.st_mode) || unlink(path)))

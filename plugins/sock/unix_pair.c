@@ -47,12 +47,12 @@ static int unix_pair_collect(struct ckpt_run *run, const struct ckpt_fd_found *f
 
 static int unix_pair_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
-	const Ckpt__Sock__UnixEnd *rec = sock_record_need(run, "sock.unix-end", id, err);
+	const Ckpt__Sock__UnixEnd *rec = ckpt_record_need(run, "sock.unix-end", id, err);
 
 	if (!rec)
 		return -EBADMSG;
 	if (rec->name || rec->peer_name || rec->accepted || rec->listener || rec->form != SOCK_PAIR)
-		return sock_bad(err, "open file %u is not a valid socketpair", id);
+		return ckpt_fail_image(err, "open file %u is not a valid socketpair", id);
 	return sock_end_plan(run, rec, err);
 }
 
@@ -82,7 +82,7 @@ static void gather(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec, size_t 
 	size_t n = ckpt_record_count(run, "sock.unix-end");
 
 	b->n = 0;
-	for (size_t i = (size_t)sock_record_index(run, "sock.unix-end", rec->id);
+	for (size_t i = (size_t)ckpt_record_index(run, "sock.unix-end", rec->id);
 	     i < n && b->n < max; i++) {
 		const Ckpt__Sock__UnixEnd *e = ckpt_record_at(run, "sock.unix-end", i);
 
@@ -147,7 +147,7 @@ static int make_pairs(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec, stru
 static int unix_pair_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 			  struct ckpt_error *err)
 {
-	const Ckpt__Sock__UnixEnd *rec = sock_record_need(run, "sock.unix-end", slot->file, err);
+	const Ckpt__Sock__UnixEnd *rec = ckpt_record_need(run, "sock.unix-end", slot->file, err);
 	int fd = sock_stash_take(sock_state(run), slot->file), r;
 	struct batch b;
 
@@ -165,7 +165,8 @@ static int unix_pair_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 	if (r)
 		return r;
 	fd = sock_stash_take(sock_state(run), slot->file);
-	return fd >= 0 ? fd : sock_bad(err, "open file %u is no end of its pair", slot->file);
+	return fd >= 0 ? fd
+		       : ckpt_fail_image(err, "open file %u is no end of its pair", slot->file);
 }
 
 const struct ckpt_fd_kind sock_kind_unix_pair = {

@@ -132,7 +132,7 @@ static void connection_of(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec,
 			  struct connection *c)
 {
 	const Ckpt__Sock__UnixEnd *peer =
-		rec->peer ? sock_record(run, "sock.unix-end", rec->peer) : NULL;
+		rec->peer ? ckpt_record_by_id(run, "sock.unix-end", rec->peer) : NULL;
 
 	c->accepted = rec->accepted ? rec : peer;
 	c->connector = rec->accepted ? peer : rec;
@@ -163,16 +163,17 @@ static int plan_connection(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec,
 
 	connection_of(run, rec, &c);
 	if (rec->listener) {
-		l = sock_record(run, "sock.unix-listen", rec->listener);
+		l = ckpt_record_by_id(run, "sock.unix-listen", rec->listener);
 		if (!l || l->type != rec->type || !sock_name_equal(l->name, c.listen_name))
-			return sock_bad(err, "open file %u has no valid listening socket", rec->id);
+			return ckpt_fail_image(err, "open file %u has no valid listening socket",
+					       rec->id);
 	}
 	if (!c.listen_name ||
 	    (c.accepted && c.connector &&
 	     (!c.accepted->accepted || c.connector->accepted ||
 	      c.accepted->listener != c.connector->listener)) ||
 	    c.listen_name->file || (rec->peer_name && rec->peer_name->file))
-		return sock_bad(err, "open file %u has no valid connection", rec->id);
+		return ckpt_fail_image(err, "open file %u has no valid connection", rec->id);
 	/* an abstract name cannot be had twice */
 	if (l && l->name->abstract && !through(l, &c))
 		return ckpt_unmet(run, CKPT_EXIT_REFUSED,
@@ -185,7 +186,7 @@ static int plan_connection(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec,
 
 static int unix_stream_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
-	const Ckpt__Sock__UnixEnd *rec = sock_record_need(run, "sock.unix-end", id, err);
+	const Ckpt__Sock__UnixEnd *rec = ckpt_record_need(run, "sock.unix-end", id, err);
 	int r;
 
 	if (!rec)
@@ -193,7 +194,7 @@ static int unix_stream_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error
 	if (rec->type == SOCK_DGRAM || (rec->form != SOCK_NAMED && rec->form != SOCK_UNCONNECTED) ||
 	    (rec->form == SOCK_UNCONNECTED &&
 	     (rec->accepted || rec->listener || rec->peer_name || rec->n_queue || rec->reset)))
-		return sock_bad(err, "open file %u is not a valid unix socket", id);
+		return ckpt_fail_image(err, "open file %u is not a valid unix socket", id);
 	r = sock_end_plan(run, rec, err);
 	return !r && rec->form == SOCK_NAMED ? plan_connection(run, rec, err) : r;
 }
@@ -205,7 +206,7 @@ static int listening_socket(struct ckpt_run *run, const struct connection *c, in
 	CKPT_AUTO_FD int fd = -1;
 	int r;
 
-	if (c->listener && through(sock_record(run, "sock.unix-listen", c->listener), c))
+	if (c->listener && through(ckpt_record_by_id(run, "sock.unix-listen", c->listener), c))
 		return sock_listener(run, c->listener, err);
 	fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
 	if (fd < 0)
@@ -348,7 +349,7 @@ static int make_unconnected(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec
 static int unix_stream_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 			    struct ckpt_error *err)
 {
-	const Ckpt__Sock__UnixEnd *rec = sock_record_need(run, "sock.unix-end", slot->file, err);
+	const Ckpt__Sock__UnixEnd *rec = ckpt_record_need(run, "sock.unix-end", slot->file, err);
 	int fd = sock_stash_take(sock_state(run), slot->file), sv[2] = { -1, -1 }, r;
 
 	sock_state(run)->tree = slot->tree;
@@ -365,7 +366,9 @@ static int unix_stream_open(struct ckpt_run *run, const struct ckpt_fd_slot *slo
 	if (r)
 		return r;
 	fd = sock_stash_take(sock_state(run), slot->file);
-	return fd >= 0 ? fd : sock_bad(err, "open file %u is no end of its connection", slot->file);
+	return fd >= 0 ? fd
+		       : ckpt_fail_image(err, "open file %u is no end of its connection",
+					 slot->file);
 }
 
 const struct ckpt_fd_kind sock_kind_unix_stream = {

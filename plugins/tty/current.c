@@ -78,7 +78,7 @@ static int current_plan(struct ckpt_run *run, uint32_t file, struct ckpt_error *
 	const Ckpt__Tty__Pty *pty = rec ? tty_pty(run, rec->pty) : NULL;
 
 	if (!rec || (rec->outer ? !tty_outer(run) : !pty || !pty->session))
-		return tty_bad(err, "open file %u is not a valid /dev/tty", file);
+		return ckpt_fail_image(err, "open file %u is not a valid /dev/tty", file);
 	return 0;
 }
 
@@ -99,7 +99,7 @@ static int current_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 		return fd < 0 ? ckpt_fail_sys(err, errno, "open(2) of /dev/tty") : fd;
 	}
 	if (!leader)
-		return tty_bad(err, "open file %u has no session", slot->file);
+		return ckpt_fail_image(err, "open file %u has no session", slot->file);
 	op = ckpt_script_add(open_it, SYS_openat, CKPT_C(AT_FDCWD), CKPT_STR("/dev/tty"),
 			     CKPT_C((slot->flags & (O_ACCMODE | 0100000)) | O_CLOEXEC));
 	r = ckpt_script_run(open_it, leader->threads[0], err);

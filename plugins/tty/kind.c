@@ -321,7 +321,7 @@ static int pty_plan(struct ckpt_run *run, uint32_t file, struct ckpt_error *err)
 	const Ckpt__Tty__End *rec = tty_end(run, file);
 
 	if (!rec || (rec->outer ? rec->master || !tty_outer(run) : !tty_pty(run, rec->pty)))
-		return tty_bad(err, "open file %u is not a valid terminal", file);
+		return ckpt_fail_image(err, "open file %u is not a valid terminal", file);
 	return 0;
 }
 
@@ -334,7 +334,7 @@ static int pty_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, struc
 	if (rec && rec->outer)
 		return tty_outer_open(slot->flags & FLAGS_OK, err);
 	if (!pair)
-		return tty_bad(err, "open file %u has no terminal", slot->file);
+		return ckpt_fail_image(err, "open file %u has no terminal", slot->file);
 	if (rec->master)
 		fd = fcntl(pair->master, F_DUPFD_CLOEXEC, 0);
 	else

@@ -183,7 +183,7 @@ int tty_call_in(struct ckpt_run *run, int terminal, uint32_t task, unsigned long
 	int num, r;
 
 	if (!t)
-		return tty_bad(err, "no task %u", task);
+		return ckpt_fail_image(err, "no task %u", task);
 	num = ckpt_lend_fd(run, t, terminal, err);
 	if (num < 0)
 		return num;
@@ -200,7 +200,8 @@ static int set_foreground(struct ckpt_run *run, const struct tty_pair *pair, str
 	int level, group;
 
 	if (!leader || !member)
-		return tty_bad(err, "no task %u or %u", pair->rec->session, pair->rec->foreground);
+		return ckpt_fail_image(err, "no task %u or %u", pair->rec->session,
+				       pair->rec->foreground);
 	level = tty_status_number(leader, "NSpid", -1, err);
 	group = level < 0 ? level : tty_status_number(member, "NSpgid", level - 1, err);
 	if (group < 0)

@@ -112,11 +112,11 @@ int tty_outer_plan(struct ckpt_run *run, struct ckpt_error *err)
 		return 0;
 	if (ckpt_record_count(run, "tty.outer") > 1 || tty_termios_check(rec->termios, err) ||
 	    (rec->foreground && !tty_in_session(run, rec->foreground, 0)))
-		return tty_bad(err, "the job of a shell is not valid");
+		return ckpt_fail_image(err, "the job of a shell is not valid");
 	for (size_t i = 0; i < rec->n_detached; i++)
 		if (!tty_in_session(run, rec->detached[i], 0))
-			return tty_bad(err, "task %u is not in the shell's session",
-				       rec->detached[i]);
+			return ckpt_fail_image(err, "task %u is not in the shell's session",
+					       rec->detached[i]);
 	if (!ckpt_opt_bool(run, "shell-job"))
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, hint, "the tree is a job of a shell");
 	/* the dump itself may be started from anywhere */
@@ -153,7 +153,7 @@ static int to_foreground(struct ckpt_run *run, const Ckpt__Tty__Outer *rec, stru
 	if (!rec->foreground || now != getpgrp())
 		return 0;
 	group = t ? tty_status_number(t, "NSpgid", 0, err)
-		  : tty_bad(err, "no task %u", rec->foreground);
+		  : ckpt_fail_image(err, "no task %u", rec->foreground);
 	if (group < 0)
 		return group;
 	r = tty_setting_apply(st->outer, rec->termios, NULL, err);

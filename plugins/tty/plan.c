@@ -62,7 +62,7 @@ bool tty_in_session(struct ckpt_run *run, uint32_t id, uint32_t session)
 
 int tty_termios_check(const Ckpt__Tty__Termios *t, struct ckpt_error *err)
 {
-	return t && (t->cc.len != TTY_CC_SIZE || t->line) ? tty_bad(err, "bad termios") : 0;
+	return t && (t->cc.len != TTY_CC_SIZE || t->line) ? ckpt_fail_image(err, "bad termios") : 0;
 }
 
 static int check_values(const Ckpt__Tty__Pty *p, struct ckpt_error *err)
@@ -70,29 +70,30 @@ static int check_values(const Ckpt__Tty__Pty *p, struct ckpt_error *err)
 	const Ckpt__Tty__Winsize *w = p->winsize;
 
 	if (p->id >= TTY_PTY_LIMIT || p->mode > 07777)
-		return tty_bad(err, "pty %u: bad number or mode", p->id);
+		return ckpt_fail_image(err, "pty %u: bad number or mode", p->id);
 	if (tty_termios_check(p->termios, err))
 		return ckpt_wrap(err, "pty %u", p->id);
 	if (w &&
 	    (w->rows > 0xffff || w->columns > 0xffff || w->xpixel > 0xffff || w->ypixel > 0xffff))
-		return tty_bad(err, "pty %u: bad window size", p->id);
+		return ckpt_fail_image(err, "pty %u: bad window size", p->id);
 	if (p->hung_up && (p->session || p->foreground || p->n_detached || p->slave_closed))
-		return tty_bad(err, "pty %u: hung up, but in use", p->id);
+		return ckpt_fail_image(err, "pty %u: hung up, but in use", p->id);
 	return 0;
 }
 
 static int check_session(struct ckpt_run *run, const Ckpt__Tty__Pty *p, struct ckpt_error *err)
 {
 	if (!p->session && (p->foreground || p->n_detached))
-		return tty_bad(err, "pty %u: a group, but no session", p->id);
+		return ckpt_fail_image(err, "pty %u: a group, but no session", p->id);
 	if (p->session && !tty_in_session(run, p->session, p->session))
-		return tty_bad(err, "pty %u: task %u leads no session", p->id, p->session);
+		return ckpt_fail_image(err, "pty %u: task %u leads no session", p->id, p->session);
 	if (p->foreground && !tty_in_session(run, p->foreground, p->session))
-		return tty_bad(err, "pty %u: task %u is not in its session", p->id, p->foreground);
+		return ckpt_fail_image(err, "pty %u: task %u is not in its session", p->id,
+				       p->foreground);
 	for (size_t i = 0; i < p->n_detached; i++)
 		if (!tty_in_session(run, p->detached[i], p->session))
-			return tty_bad(err, "pty %u: task %u is not in its session", p->id,
-				       p->detached[i]);
+			return ckpt_fail_image(err, "pty %u: task %u is not in its session", p->id,
+					       p->detached[i]);
 	return 0;
 }
 
@@ -107,7 +108,8 @@ static int check_ends(struct ckpt_run *run, const Ckpt__Tty__Pty *p, struct ckpt
 			*(e->master ? &masters : &slaves) += 1;
 	}
 	if (masters != (p->hung_up ? 0 : 1) || (p->slave_closed && slaves))
-		return tty_bad(err, "pty %u: %zu masters and %zu slaves", p->id, masters, slaves);
+		return ckpt_fail_image(err, "pty %u: %zu masters and %zu slaves", p->id, masters,
+				       slaves);
 	return 0;
 }
 
@@ -118,11 +120,12 @@ static int check_pty(struct ckpt_run *run, size_t at, struct ckpt_error *err)
 	int r;
 
 	if (tty_pty(run, p->id) != p)
-		return tty_bad(err, "pty %u is there twice", p->id);
+		return ckpt_fail_image(err, "pty %u is there twice", p->id);
 	for (size_t i = 0; p->session && i < at; i++)
 		if (((const Ckpt__Tty__Pty *)ckpt_record_at(run, "tty.pty", i))->session ==
 		    p->session)
-			return tty_bad(err, "task %u has two controlling terminals", p->session);
+			return ckpt_fail_image(err, "task %u has two controlling terminals",
+					       p->session);
 	r = check_values(p, err);
 	if (!r)
 		r = check_session(run, p, err);
@@ -146,7 +149,7 @@ static int check_order(struct ckpt_run *run, struct ckpt_error *err)
 			uint32_t id = number(ckpt_record_at(run, types[k], i), "id");
 
 			if (i && id <= last)
-				return tty_bad(err, "%s %u is not in order", types[k], id);
+				return ckpt_fail_image(err, "%s %u is not in order", types[k], id);
 			last = id;
 		}
 	}

@@ -37,14 +37,3 @@ int tty_need(struct ckpt_run *run, const struct ckpt_fd_found *f, const char *fe
 		return 1;
 	return r < 0 ? r : 0;
 }
-
-int tty_bad(struct ckpt_error *err, const char *fmt, ...)
-{
-	char text[256];
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
-	return ckpt_fail_as(err, CKPT_EXIT_IMAGE, EBADMSG, "%s", text);
-}

@@ -124,8 +124,6 @@ int tty_refuse(struct ckpt_run *run, const struct ckpt_fd_found *f, const char *
 	       const char *reason, const char *hint);
 /* A feature that this description needs: 0 on or allowed to be lost, 1 refused, or negative. */
 int tty_need(struct ckpt_run *run, const struct ckpt_fd_found *f, const char *feature);
-/* "the image is bad": -EBADMSG. */
-int tty_bad(struct ckpt_error *err, const char *fmt, ...) CKPT_PRINTF(2, 3);
 
 /* ---- records ---------------------------------------------------------------------- */
 
