@@ -276,6 +276,7 @@ static int seat_newborn(struct ckpt_thread *th, struct ckpt_error *err)
 	if (r)
 		return r;
 	th->agent->state = THREAD_STOPPED;
+	th->agent->ps->newborn = 0; /* from now on it is found among the tasks */
 	if (ptrace(PTRACE_GETREGS, th->tid, NULL, &regs))
 		return ckpt_fail_sys(err, errno, "thread %d: registers", (int)th->tid);
 	return agent_enter(th->agent, &regs, err);
