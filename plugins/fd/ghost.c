@@ -267,7 +267,7 @@ static int memfd_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 	if (r || g->id != id)
 		return r;
 	/* the kernel's own limit */
-	if (g->name.len > 249 || memchr(g->name.data, 0, g->name.len))
+	if (g->name.len > 249 || (g->name.len && memchr(g->name.data, 0, g->name.len)))
 		return ckpt_fail_image(err, "the name of memfd %u is not valid", id);
 	return 0;
 }

@@ -140,6 +140,8 @@ def shell_job(context, test):
     shell.expect("restored")
     shell.type("three")
     shell.expect("3 three\r\n")
+    # python notices a signal that comes just before its read(2) only after it
+    proc.wait_until("the job does not read", lambda: proc.read(f"/proc/{pid}/syscall").startswith("0 "))
     shell.type("\x03", "")
     shell.expect("interrupted\r\n")
     shell.type("\x1a", "")
