@@ -16,8 +16,10 @@ static void count_tasks(struct ckpt_run *run)
 
 int live_seized(struct ckpt_run *run, struct ckpt_error *err)
 {
-	int r;
+	int r = run->live ? 0 : proc_get_ready(run->procs, err);
 
+	if (r)
+		return r;
 	run->seized_us = clock_us();
 	/* before the call: half a seizure must be released as well */
 	run->seized = !run->live;

@@ -253,7 +253,7 @@ static uint32_t count_stopped(const struct task_node *t)
 }
 
 /* What a task's agent needs, before any of its threads is touched. */
-static int prepare_task(struct task_node *t, struct keeper *keeper, struct ckpt_error *err)
+static int prepare_task(struct task_node *t, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE char *maps = NULL;
 	CKPT_AUTO_FD int mem = ckpt_open_mem(&t->pub, err);
@@ -265,13 +265,13 @@ static int prepare_task(struct task_node *t, struct keeper *keeper, struct ckpt_
 		return -err->err;
 	r = find_gadgets(mem, maps, &t->gadgets, err);
 	if (!r)
-		r = segment_new(keeper, count_stopped(t), FRAME_CONTEXT_SIZE + XSTATE_ROOM,
+		r = segment_new(&t->ps->keeper, count_stopped(t), FRAME_CONTEXT_SIZE + XSTATE_ROOM,
 				effective_uid(&t->pub), &t->seg, err);
 	return r ? r : find_gap(maps, t->seg->length, &t->seg->addr, err);
 }
 
 /* All live threads of one task. The first to enter is the last to leave. */
-static int task_in(struct task_node *t, struct keeper *keeper, struct ckpt_error *err)
+static int task_in(struct task_node *t, struct ckpt_error *err)
 {
 	CKPT_AUTO_FD int mem = ckpt_open_mem(&t->pub, err);
 	bool first = true;
@@ -287,14 +287,13 @@ static int task_in(struct task_node *t, struct keeper *keeper, struct ckpt_error
 }
 
 /* Run fn for each task that can have an agent. */
-static int each_task(struct proc_set *ps, struct keeper *keeper,
-		     int (*fn)(struct task_node *, struct keeper *, struct ckpt_error *),
+static int each_task(struct proc_set *ps, int (*fn)(struct task_node *, struct ckpt_error *),
 		     struct ckpt_error *err)
 {
 	for (size_t i = 0; i < ps->n; i++) {
 		struct task_node *t = ps->tasks[i];
 
-		if (!t->pub.zombie && count_stopped(t) && fn(t, keeper, err))
+		if (!t->pub.zombie && count_stopped(t) && fn(t, err))
 			return ckpt_wrap(err, "task %u (%s)", t->pub.id, t->pub.comm);
 	}
 	return 0;
@@ -302,12 +301,9 @@ static int each_task(struct proc_set *ps, struct keeper *keeper,
 
 int proc_agents_in(struct proc_set *ps, struct ckpt_error *err)
 {
-	AUTO_KEEPER struct keeper keeper = { 0 };
-	int r = keeper_start(&keeper, err);
+	int r = each_task(ps, prepare_task, err);
 
-	if (!r)
-		r = each_task(ps, &keeper, prepare_task, err);
-	return r ? r : each_task(ps, &keeper, task_in, err);
+	return r ? r : each_task(ps, task_in, err);
 }
 
 /* ---- out --------------------------------------------------------------------------------- */

@@ -20,6 +20,8 @@ void proc_free(struct proc_set *ps);
 
 /* Find the tree's tasks without stopping anything (dry run). */
 int proc_scan(struct proc_set *ps, pid_t root, struct ckpt_error *err);
+/* What takes time and can be done before the tree stands still; then proc_seize(). */
+int proc_get_ready(struct proc_set *ps, struct ckpt_error *err);
 /* Stop every thread of the tree, re-scanning until nothing new appears. */
 int proc_seize(struct proc_set *ps, pid_t root, struct ckpt_error *err);
 /* Put an agent into every live thread, so that scripts can run. */

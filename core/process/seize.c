@@ -346,6 +346,11 @@ int proc_scan(struct proc_set *ps, pid_t root, struct ckpt_error *err)
 	return take_root(ps, root, err);
 }
 
+int proc_get_ready(struct proc_set *ps, struct ckpt_error *err)
+{
+	return keeper_start(&ps->keeper, err);
+}
+
 int proc_seize(struct proc_set *ps, pid_t root, struct ckpt_error *err)
 {
 	return take_root(ps, root, err);

@@ -71,6 +71,7 @@ void proc_free(struct proc_set *ps)
 	for (size_t i = 0; i < ps->n; i++)
 		task_free(ps->tasks[i]);
 	segment_free(ps->seg);
+	keeper_stop(&ps->keeper);
 	if (ps->self_pidfd >= 0)
 		close(ps->self_pidfd);
 	free(ps->tasks);

@@ -10,6 +10,7 @@
 #include <ckpt/plugin.h>
 
 #include "agent/agent.h"
+#include "process/keeper.h"
 #include "process/process.h"
 #include "process/segment.h"
 
@@ -57,6 +58,7 @@ struct proc_set {
 	struct task_node **tasks;
 	size_t n, cap;
 	bool seized;
+	struct keeper keeper; /* dump: started before the tree stands still */
 	bool restoring;
 	/* restore */
 	struct range *reserved;

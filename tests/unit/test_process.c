@@ -254,6 +254,7 @@ static void test_in_and_out(void **state)
 		struct ckpt_task *t;
 
 		keep(&run, ctx);
+		must(proc_get_ready(run.procs, &err), &err);
 		must(proc_seize(run.procs, pid, &err), &err);
 		assert_int_equal(ckpt_task_count(&run), 1);
 		t = ckpt_task_at(&run, 0);
@@ -283,8 +284,8 @@ static void __attribute__((noreturn)) keeper(pid_t pid)
 		_exit(1);
 	for (;;) {
 		keep(&run, ctx);
-		if (proc_seize(run.procs, pid, &err) || proc_agents_in(run.procs, &err) ||
-		    proc_agents_out(run.procs, &err) ||
+		if (proc_get_ready(run.procs, &err) || proc_seize(run.procs, pid, &err) ||
+		    proc_agents_in(run.procs, &err) || proc_agents_out(run.procs, &err) ||
 		    proc_release(run.procs, CKPT_AFTER_RUN, &err)) {
 			fprintf(stderr, "keeper: %s\n", err.text);
 			_exit(1);
