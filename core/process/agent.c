@@ -263,7 +263,9 @@ static int prepare_task(struct task_node *t, struct ckpt_error *err)
 		return mem;
 	if (ckpt_proc_read(&t->pub, "maps", &maps, err) < 0)
 		return -err->err;
-	r = find_gadgets(mem, maps, &t->gadgets, err);
+	t->gadgets = t->ps->gadgets;
+	r = same_gadgets(mem, maps, &t->gadgets) ? 0 : find_gadgets(mem, maps, &t->gadgets, err);
+	t->ps->gadgets = t->gadgets;
 	if (!r)
 		r = segment_new(&t->ps->keeper, count_stopped(t), FRAME_CONTEXT_SIZE + XSTATE_ROOM,
 				effective_uid(&t->pub), &t->seg, err);

@@ -200,6 +200,35 @@ static bool complete(const struct gadgets *g)
 /* Small enough for memory that malloc(3) has at hand: fresh pages cost more than the search. */
 #define TEXT_CHUNK (32u << 10)
 
+static bool is_text(const char *maps, uint64_t at)
+{
+	uint64_t start, end;
+	char perms[5];
+
+	for (const char *p = maps; (p = next_map(p, &start, &end, perms));)
+		if (at >= start && at < end)
+			return perms[0] == 'r' && perms[2] == 'x';
+	return false;
+}
+
+static bool holds(int memfd, const char *maps, uint64_t at, const char *what, size_t len)
+{
+	char buf[16];
+
+	return is_text(maps, at) && pread(memfd, buf, len, (off_t)at) == (ssize_t)len &&
+	       !memcmp(buf, what, len);
+}
+
+bool same_gadgets(int memfd, const char *maps, const struct gadgets *g)
+{
+	if (!complete(g) || !holds(memfd, maps, g->syscall_ret, "\x0f\x05\xc3", 3))
+		return false;
+	if (!g->sigreturn)
+		return holds(memfd, maps, g->pop_rax, "\x58\xc3", 2);
+	return holds(memfd, maps, g->sigreturn, "\x48\xc7\xc0\x0f\0\0\0\x0f\x05", 9) ||
+	       holds(memfd, maps, g->sigreturn, "\xb8\x0f\0\0\0\x0f\x05", 7);
+}
+
 int find_gadgets(int memfd, const char *maps, struct gadgets *g, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE uint8_t *buf = malloc(TEXT_CHUNK);

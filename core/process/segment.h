@@ -4,6 +4,7 @@
 #define CKPT_PROCESS_SEGMENT_H
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -59,6 +60,8 @@ static inline uint64_t segment_script_addr(const struct segment *seg)
  */
 int find_gap(const char *maps, uint64_t length, uint64_t *addr, struct ckpt_error *err);
 
+/* Are these the right addresses in this task too? They are where it was forked, not executed. */
+bool same_gadgets(int memfd, const char *maps, const struct gadgets *g);
 /* Search the executable mappings. -ENOENT if there is no "syscall; ret" or no way to sigreturn. */
 int find_gadgets(int memfd, const char *maps, struct gadgets *g, struct ckpt_error *err);
 /* Address of a system call instruction, for single steps; not in the mapping that starts at

@@ -398,20 +398,31 @@ static bool is_dead(const struct ckpt_task *t)
 	return state == 'Z' || state == 'X' || flags & PF_EXITING;
 }
 
-/* The root's parent reaps it; pid 1 may take its time, and a restore needs the number free. */
-static void wait_for_reaper(const struct ckpt_task *root)
+/* Is it a zombie that pid 1 has still to reap? */
+static bool awaits_init(const struct ckpt_task *t)
+{
+	struct ckpt_error ignored = { 0 };
+	CKPT_AUTO_FREE char *stat = NULL;
+	int64_t parent = 0;
+
+	return ckpt_proc_read(t, "stat", &stat, &ignored) >= 0 &&
+	       !ckpt_proc_stat_field(stat, 4, &parent) && parent == 1;
+}
+
+/*
+ * A restore needs the numbers free, and pid 1 may take its time. Any other parent may be
+ * waiting for us to end before it reaps.
+ */
+static void wait_for_reaper(const struct proc_set *ps)
 {
 	struct timespec nap = { 0, 5000000 };
 
 	for (int i = 0; i < 600; i++) {
-		struct ckpt_error ignored = { 0 };
-		CKPT_AUTO_FREE char *stat = NULL;
-		int64_t parent = 0;
+		size_t waiting = 0;
 
-		if (ckpt_proc_read(root, "stat", &stat, &ignored) < 0)
-			return;
-		/* any other parent may be waiting for us to end before it reaps */
-		if (ckpt_proc_stat_field(stat, 4, &parent) || parent != 1)
+		for (size_t k = 0; k < ps->n; k++)
+			waiting += awaits_init(&ps->tasks[k]->pub);
+		if (!waiting)
 			return;
 		nanosleep(&nap, NULL);
 	}
@@ -441,7 +452,7 @@ static int kill_tree(struct proc_set *ps, struct ckpt_error *err)
 			ps->tasks[i]->pub.threads[k]->agent->state = THREAD_GONE;
 	if (alive)
 		return ckpt_fail_sys(err, ETIMEDOUT, "%zu tasks do not die", alive);
-	wait_for_reaper(&ps->tasks[0]->pub);
+	wait_for_reaper(ps);
 	return 0;
 }
 

@@ -58,7 +58,8 @@ struct proc_set {
 	struct task_node **tasks;
 	size_t n, cap;
 	bool seized;
-	struct keeper keeper; /* dump: started before the tree stands still */
+	struct keeper keeper;	/* dump: started before the tree stands still */
+	struct gadgets gadgets; /* dump: of the task before */
 	bool restoring;
 	/* restore */
 	struct range *reserved;
