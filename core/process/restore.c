@@ -306,8 +306,9 @@ void proc_abort(struct proc_set *ps)
 			;
 		left = 0;
 		for (size_t i = 0; i < ps->n; i++)
-			left += signal_task(&ps->tasks[i]->pub, 0) == 0;
+			left += !is_dead(&ps->tasks[i]->pub);
 		if (left)
 			nanosleep(&nap, NULL);
 	}
+	wait_for_reaper(ps);
 }

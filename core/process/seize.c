@@ -381,7 +381,7 @@ static int detach(struct ckpt_thread *th)
  * that were in it are reaped, maybe by somebody who waits for us to end first.
  * We reap as a tracer must, so that the real parents hear of the deaths.
  */
-static bool is_dead(const struct ckpt_task *t)
+bool is_dead(const struct ckpt_task *t)
 {
 	struct ckpt_error ignored = { 0 };
 	CKPT_AUTO_FREE char *stat = NULL;
@@ -413,7 +413,7 @@ static bool awaits_init(const struct ckpt_task *t)
  * A restore needs the numbers free, and pid 1 may take its time. Any other parent may be
  * waiting for us to end before it reaps.
  */
-static void wait_for_reaper(const struct proc_set *ps)
+void wait_for_reaper(const struct proc_set *ps)
 {
 	struct timespec nap = { 0, 5000000 };
 

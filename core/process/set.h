@@ -106,6 +106,12 @@ int signal_task(const struct ckpt_task *t, int sig);
 /* Read the extended state of a stopped thread into a->xstate. */
 int read_xstate(struct ckpt_agent *a, struct ckpt_error *err);
 
+/* seize.c */
+/* Is it dead, or dying for certain? Reaps what is ours to reap. */
+bool is_dead(const struct ckpt_task *t);
+/* Give pid 1 some seconds to reap what it has inherited, so that numbers get free. */
+void wait_for_reaper(const struct proc_set *ps);
+
 /* rollback.c */
 /* Make the registers of a just stopped thread those at which it shall go on. */
 int rollback(struct ckpt_thread *th, struct ckpt_error *err);
