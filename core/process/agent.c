@@ -159,6 +159,15 @@ int agent_enter(struct ckpt_agent *a, const struct user_regs_struct *regs, struc
 	return go(a, &r, err);
 }
 
+/* Undo an entry that failed before the agent was reached; the thread is stopped. */
+static void back_to_self(struct ckpt_agent *a)
+{
+	ptrace(PTRACE_SETSIGMASK, a->th->tid, sizeof(a->th->sigmask), &a->th->sigmask);
+	ptrace(PTRACE_SETREGS, a->th->tid, NULL, &a->th->regs);
+	a->seat->taken = 0;
+	a->seat = NULL;
+}
+
 /*
  * The first thread maps the segment on its way: shmat(2) from an instruction of
  * the task's own text, whose "ret" then finds the agent's address on the stack.
@@ -170,8 +179,11 @@ static int enter_by_shmat(struct ckpt_agent *a, int mem, const struct gadgets *g
 	struct user_regs_struct r = loop_regs(a, &a->th->regs);
 	uint64_t slot = (a->th->regs.rsp - 256) & ~15ULL, entry = a->seg->addr;
 	pid_t tid = a->th->tid;
+	int e;
 
-	if (pwrite(mem, &entry, sizeof(entry), (off_t)slot) != sizeof(entry))
+	a->word_at = slot;
+	if (pread(mem, &a->word, sizeof(a->word), (off_t)slot) != sizeof(a->word) ||
+	    pwrite(mem, &entry, sizeof(entry), (off_t)slot) != sizeof(entry))
 		return ckpt_fail_sys(err, errno, "thread %d: its stack is not writable", (int)tid);
 	r.rip = g->syscall_ret;
 	r.rsp = slot;
@@ -179,16 +191,21 @@ static int enter_by_shmat(struct ckpt_agent *a, int mem, const struct gadgets *g
 	r.rdi = (uint64_t)a->seg->shmid;
 	r.rsi = a->seg->addr;
 	r.rdx = SHM_EXEC;
-	return go(a, &r, err);
-}
-
-/* Undo an entry that ended in a fault, before the agent was reached. */
-static void back_to_self(struct ckpt_agent *a)
-{
-	ptrace(PTRACE_SETSIGMASK, a->th->tid, sizeof(a->th->sigmask), &a->th->sigmask);
-	ptrace(PTRACE_SETREGS, a->th->tid, NULL, &a->th->regs);
-	a->seat->taken = 0;
-	a->seat = NULL;
+	e = call_once(a, &r, err);
+	if (!e && r.rax != a->seg->addr)
+		e = ckpt_fail_sys(err, (int)-r.rax, "thread %d: shmat(2) of the agent", (int)tid);
+	/*
+	 * Without the segment it must not get to that "ret": the fault would be forced,
+	 * and with SIGSEGV blocked that takes the program's action for it away.
+	 */
+	if (e) {
+		back_to_self(a);
+		return e;
+	}
+	if (ptrace(PTRACE_CONT, tid, NULL, 0L))
+		return ckpt_fail_sys(err, errno, "thread %d: entering the agent", (int)tid);
+	a->state = THREAD_SEATED;
+	return 0;
 }
 
 static int first_report(struct ckpt_agent *a, struct ckpt_error *err)
@@ -240,7 +257,11 @@ static int seat_thread(struct task_node *t, struct ckpt_thread *th, bool first, 
 		a->seat = NULL;
 		return r;
 	}
-	return first_report(a, err);
+	r = first_report(a, err);
+	if (first && pwrite(mem, &a->word, sizeof(a->word), (off_t)a->word_at) != sizeof(a->word) &&
+	    !r)
+		r = ckpt_fail_sys(err, errno, "thread %d: its stack", (int)th->tid);
+	return r;
 }
 
 static uint32_t count_stopped(const struct task_node *t)
@@ -380,10 +401,21 @@ static int run_to_munmap(struct ckpt_agent *a, struct ckpt_error *err)
  */
 static int last_thread_out(struct ckpt_agent *a, struct ckpt_error *err)
 {
-	int r = interrupt_and_wait(a, false, STOP_TIMEOUT_MS, err);
+	/* where the way out is built; a small stack of a program's own may have a neighbour there
+	 */
+	const size_t len = a->seat->exit.uc_len + a->seat->exit.fp_len + 512;
+	const uint64_t at = a->seat->exit.sp - 128 - len;
+	CKPT_AUTO_FREE uint8_t *was = malloc(len);
+	CKPT_AUTO_FD int mem = ckpt_open_mem(a->th->task, err);
+	ssize_t kept;
+	int r;
 
+	if (!was || mem < 0)
+		return mem < 0 ? mem : ckpt_fail_sys(err, ENOMEM, "leaving the agent");
+	r = interrupt_and_wait(a, false, STOP_TIMEOUT_MS, err);
 	if (r)
 		return r;
+	kept = pread(mem, was, len, (off_t)at);
 	a->seat->command = AGENT_LEAVE;
 	__atomic_store_n(&a->seat->seq, ++a->seq, __ATOMIC_RELEASE);
 	r = run_to_munmap(a, err);
@@ -391,7 +423,11 @@ static int last_thread_out(struct ckpt_agent *a, struct ckpt_error *err)
 		return r;
 	a->seat = NULL;
 	r = interrupt_and_wait(a, true, STOP_TIMEOUT_MS, err);
-	return r ? r : restore_own(a, err);
+	if (!r)
+		r = restore_own(a, err);
+	if (!r && kept > 0 && pwrite(mem, was, (size_t)kept, (off_t)at) != kept)
+		r = ckpt_fail_sys(err, errno, "thread %d: its stack", (int)a->th->tid);
+	return r;
 }
 
 static int task_out(struct task_node *t, struct ckpt_error *err)

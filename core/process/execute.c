@@ -25,13 +25,20 @@ static bool has_buffer(const struct script_arg *a)
 	return a->kind == CKPT_ARG_IN || a->kind == CKPT_ARG_OUT || a->kind == CKPT_ARG_INOUT;
 }
 
-static size_t data_of(const struct script_op *op)
+static size_t data_of(const struct portion *p, const struct script_op *op)
 {
 	size_t n = 0;
 
-	for (size_t i = 0; i < op->n_args; i++)
-		if (has_buffer(&op->args[i]) || op->args[i].kind == CKPT_ARG_AGAIN)
-			n += (op->args[i].len + 15) & ~(size_t)15;
+	for (size_t i = 0; i < op->n_args; i++) {
+		const struct script_arg *a = &op->args[i];
+
+		/* a buffer of an earlier portion is brought again; there `len` is the argument's
+		 * index */
+		if (a->kind == CKPT_ARG_AGAIN && a->value < p->from)
+			n += (p->s->ops[a->value].args[a->len].len + 15) & ~(size_t)15;
+		else if (has_buffer(a))
+			n += (a->len + 15) & ~(size_t)15;
+	}
 	return n;
 }
 
@@ -40,7 +47,7 @@ static void cut(struct portion *p)
 	size_t data = 0;
 
 	for (p->to = p->from; p->to < p->s->n && p->to - p->from < MAX_OPS; p->to++) {
-		data += data_of(&p->s->ops[p->to]);
+		data += data_of(p, &p->s->ops[p->to]);
 		if (data > DATA_ROOM)
 			break;
 	}

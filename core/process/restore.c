@@ -154,36 +154,6 @@ static int stop_all(struct ckpt_task *t, struct ckpt_error *err)
 	return 0;
 }
 
-/*
- * One system call, between two stops of it. A single step would do it in one, but
- * its SIGTRAP, which is forced, sets that signal's action to the default where it
- * is blocked or ignored.
- */
-static int call_once(struct ckpt_agent *a, struct user_regs_struct *regs, struct ckpt_error *err)
-{
-	pid_t tid = a->th->tid;
-	int status, r;
-
-	if (ptrace(PTRACE_SETREGS, tid, NULL, regs))
-		return ckpt_fail_sys(err, errno, "thread %d: registers", (int)tid);
-	for (int stops = 0; stops < 2;) {
-		if (ptrace(PTRACE_SYSCALL, tid, NULL, 0L))
-			return ckpt_fail_sys(err, errno, "thread %d: PTRACE_SYSCALL", (int)tid);
-		r = wait_stop(tid, STOP_TIMEOUT_MS, &status);
-		if (r)
-			return ckpt_fail_sys(err, r, "thread %d: leaving the agent", (int)tid);
-		if (!(status >> 16) && WSTOPSIG(status) == (SIGTRAP | 0x80))
-			stops++;
-		else if (!(status >> 16) && WSTOPSIG(status) != SIGSTOP)
-			return ckpt_fail(err, EFAULT, "thread %d: %s while leaving the agent",
-					 (int)tid, strsignal(WSTOPSIG(status)));
-	}
-	if (ptrace(PTRACE_GETREGS, tid, NULL, regs))
-		return ckpt_fail_sys(err, errno, "thread %d: registers", (int)tid);
-	/* where all other threads are: past the call, before user code */
-	return interrupt_and_wait(a, true, STOP_TIMEOUT_MS, err);
-}
-
 /* munmap(2) of the agent, by a system call instruction of the task's own text. */
 static int unmap_agent(struct proc_set *ps, struct ckpt_task *t, struct ckpt_error *err)
 {

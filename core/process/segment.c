@@ -270,17 +270,19 @@ int find_syscall(int memfd, const char *maps, uint64_t not_in, uint64_t *addr,
 	if (!buf)
 		return ckpt_fail_sys(err, ENOMEM, "search in the task's text");
 	for (line = maps; (p = next_map(line, &start, &end, perms)); line = p) {
-		const uint8_t *f;
-		ssize_t n;
-
 		if (perms[0] != 'r' || perms[2] != 'x' || start >= TASK_TOP || start == not_in)
 			continue;
-		n = pread(memfd, buf, end - start < TEXT_CHUNK ? end - start : TEXT_CHUNK,
-			  (off_t)start);
-		f = n > 0 ? find_bytes(buf, (size_t)n, "\x0f\x05", 2) : NULL;
-		if (f) {
-			*addr = start + (uint64_t)(f - buf);
-			return 0;
+		for (uint64_t at = start; at < end; at += TEXT_CHUNK - 16) {
+			size_t want = end - at < TEXT_CHUNK ? end - at : TEXT_CHUNK;
+			ssize_t n = pread(memfd, buf, want, (off_t)at);
+			const uint8_t *f = n > 0 ? find_bytes(buf, (size_t)n, "\x0f\x05", 2) : NULL;
+
+			if (f) {
+				*addr = at + (uint64_t)(f - buf);
+				return 0;
+			}
+			if (n <= 0)
+				break;
 		}
 	}
 	return ckpt_fail(err, ENOENT, "no system call instruction in the task's text");

@@ -69,6 +69,20 @@ static bool is_dead_leader(const struct ckpt_task *t)
 
 static int collect_stop(struct ckpt_thread *th, struct ckpt_error *err);
 
+static bool is_exiting(const struct ckpt_thread *th)
+{
+	struct ckpt_error ignored = { 0 };
+	CKPT_AUTO_FREE char *stat = NULL;
+	char path[40];
+	int64_t state = 0;
+
+	snprintf(path, sizeof(path), "task/%d/stat", (int)th->tid);
+	if (ckpt_proc_read(th->task, path, &stat, &ignored) < 0)
+		return true;
+	ckpt_proc_stat_field(stat, 3, &state);
+	return state == 'Z' || state == 'X';
+}
+
 static int fail_seize(const struct ckpt_thread *th, int e, struct ckpt_error *err)
 {
 	struct ckpt_error ignored = { 0 };
@@ -105,7 +119,8 @@ static int seize_thread(struct scan *s, struct ckpt_thread *th, struct ckpt_erro
 			th->dead = true;
 			return 0;
 		}
-		if (e == ESRCH) {
+		/* one that is exiting answers EPERM as well */
+		if (e == ESRCH || (th->tid != th->task->pid && is_exiting(th))) {
 			th->agent->state = THREAD_GONE;
 			return 0;
 		}

@@ -32,7 +32,8 @@ struct ckpt_agent {
 	struct agent_seat *seat; /* engine's address; while seated */
 	uint64_t seat_addr;	 /* task's address of it */
 	uint32_t seq;
-	void *xstate; /* dump: its own, read before the agent came; owned */
+	uint64_t word_at, word; /* what the way in overwrote, below the red zone */
+	void *xstate;		/* dump: its own, read before the agent came; owned */
 	size_t xstate_len;
 	struct ckpt_final *final; /* restore; owned */
 };
@@ -99,6 +100,14 @@ int interrupt_and_wait(struct ckpt_agent *a, bool from_stop, int timeout_ms,
 
 /* One system call by single step over the instruction at regs->rip; regs afterwards. */
 int step_syscall(struct ckpt_agent *a, struct user_regs_struct *regs, struct ckpt_error *err);
+
+/*
+ * One system call with the registers `regs` (the instruction at their rip), all signals
+ * blocked; regs afterwards. The thread is then in an event stop, past the call and
+ * before user code. Not by a single step: its SIGTRAP, which is forced, sets that
+ * signal's action to the default where it is blocked or ignored.
+ */
+int call_once(struct ckpt_agent *a, struct user_regs_struct *regs, struct ckpt_error *err);
 
 /* procfs.c */
 /* By pidfd, so that it never meets a stranger under a reused number. */

@@ -102,3 +102,35 @@ int step_syscall(struct ckpt_agent *a, struct user_regs_struct *regs, struct ckp
 		return ckpt_fail_sys(err, errno, "thread %d: registers", (int)a->th->tid);
 	return 0;
 }
+
+int call_once(struct ckpt_agent *a, struct user_regs_struct *regs, struct ckpt_error *err)
+{
+	const uint64_t all = ~0ULL;
+	pid_t tid = a->th->tid;
+	int status, r;
+
+	/*
+	 * Registers before mask: a thread that goes on with all signals blocked must
+	 * already be on its way to the agent, which gives the mask back when it leaves.
+	 */
+	if (ptrace(PTRACE_SETREGS, tid, NULL, regs) ||
+	    ptrace(PTRACE_SETSIGMASK, tid, sizeof(all), &all))
+		return ckpt_fail_sys(err, errno, "thread %d: registers", (int)tid);
+	for (int stops = 0; stops < 2;) {
+		if (ptrace(PTRACE_SYSCALL, tid, NULL, 0L))
+			return ckpt_fail_sys(err, errno, "thread %d: PTRACE_SYSCALL", (int)tid);
+		r = wait_stop(tid, STEP_TIMEOUT_MS, &status);
+		if (r)
+			return ckpt_fail_sys(err, r, "thread %d: a system call in its place",
+					     (int)tid);
+		if (!(status >> 16) && WSTOPSIG(status) == (SIGTRAP | 0x80))
+			stops++;
+		else if (!(status >> 16) && WSTOPSIG(status) != SIGSTOP)
+			return ckpt_fail(err, EFAULT, "thread %d: %s in a system call in its place",
+					 (int)tid, strsignal(WSTOPSIG(status)));
+	}
+	if (ptrace(PTRACE_GETREGS, tid, NULL, regs))
+		return ckpt_fail_sys(err, errno, "thread %d: registers", (int)tid);
+	/* where all other threads are: past the call, before user code */
+	return interrupt_and_wait(a, true, STEP_TIMEOUT_MS, err);
+}

@@ -298,13 +298,17 @@ int mem_scan_entries(const struct mem_scan *s, uint64_t page, size_t n, uint64_t
 
 struct mem_once {
 	uint64_t *frame, *place; /* number of the frame; place in the page file, in pages */
+	uint64_t *hash;		 /* of the content */
 	size_t n, size;
 };
 
 /* The frame of a page that is mapped more than once, or 0. */
 uint64_t mem_once_frame(uint64_t entry);
-bool mem_once_find(const struct mem_once *o, uint64_t frame, uint64_t *place);
-int mem_once_add(struct mem_once *o, uint64_t frame, uint64_t place, struct ckpt_error *err);
+uint64_t mem_once_hash(const void *page);
+/* Where a page with that frame was stored, and the hash of what it held then. */
+bool mem_once_find(const struct mem_once *o, uint64_t frame, uint64_t *place, uint64_t *hash);
+int mem_once_add(struct mem_once *o, uint64_t frame, uint64_t place, uint64_t hash,
+		 struct ckpt_error *err);
 void mem_once_free(struct mem_once *o);
 
 /* ---- an image, indexed (image.c) -------------------------------------------------------- */

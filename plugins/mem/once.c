@@ -2,10 +2,14 @@
 /*
  * Memory that processes share by fork is stored once: a page that is mapped more
  * than once is known by the number of its frame, and where it was stored first is
- * where all others find it. The tree stands still, so no frame changes hands.
+ * where all others find it, if they hold the same: the tree stands still, but the
+ * kernel may move pages between frames all the time.
  */
 #include <fcntl.h>
 #include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include "mem.h"
 
@@ -28,7 +32,12 @@ static size_t slot_of(const struct mem_once *o, uint64_t frame)
 	return i;
 }
 
-bool mem_once_find(const struct mem_once *o, uint64_t frame, uint64_t *place)
+uint64_t mem_once_hash(const void *page)
+{
+	return XXH3_64bits(page, MEM_PAGE);
+}
+
+bool mem_once_find(const struct mem_once *o, uint64_t frame, uint64_t *place, uint64_t *hash)
 {
 	size_t i;
 
@@ -36,6 +45,7 @@ bool mem_once_find(const struct mem_once *o, uint64_t frame, uint64_t *place)
 		return false;
 	i = slot_of(o, frame);
 	*place = o->place[i];
+	*hash = o->hash[i];
 	return o->frame[i] != 0;
 }
 
@@ -46,9 +56,9 @@ static int enlarge(struct mem_once *o, struct ckpt_error *err)
 	o->size = old.size ? old.size * 2 : 4096;
 	o->frame = calloc(o->size, sizeof(*o->frame));
 	o->place = calloc(o->size, sizeof(*o->place));
-	if (!o->frame || !o->place) {
-		free(o->frame);
-		free(o->place);
+	o->hash = calloc(o->size, sizeof(*o->hash));
+	if (!o->frame || !o->place || !o->hash) {
+		mem_once_free(o);
 		*o = old;
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	}
@@ -59,13 +69,14 @@ static int enlarge(struct mem_once *o, struct ckpt_error *err)
 			continue;
 		o->frame[k] = old.frame[i];
 		o->place[k] = old.place[i];
+		o->hash[k] = old.hash[i];
 	}
-	free(old.frame);
-	free(old.place);
+	mem_once_free(&old);
 	return 0;
 }
 
-int mem_once_add(struct mem_once *o, uint64_t frame, uint64_t place, struct ckpt_error *err)
+int mem_once_add(struct mem_once *o, uint64_t frame, uint64_t place, uint64_t hash,
+		 struct ckpt_error *err)
 {
 	size_t i;
 	int r = o->n * 2 >= o->size ? enlarge(o, err) : 0;
@@ -77,6 +88,7 @@ int mem_once_add(struct mem_once *o, uint64_t frame, uint64_t place, struct ckpt
 		o->n++;
 	o->frame[i] = frame;
 	o->place[i] = place;
+	o->hash[i] = hash;
 	return 0;
 }
 
@@ -84,5 +96,6 @@ void mem_once_free(struct mem_once *o)
 {
 	free(o->frame);
 	free(o->place);
+	free(o->hash);
 	*o = (struct mem_once){ 0 };
 }

@@ -56,6 +56,17 @@ static bool is_zero_page(const char *p)
 	return !first && !memcmp(p, p + sizeof(first), MEM_PAGE - sizeof(first));
 }
 
+/* Remember where a page that others may have too is stored: at `at` in the buffer. */
+static int note(struct saver *s, uint64_t entry, const char *at, struct ckpt_error *err)
+{
+	uint64_t frame = mem_once_frame(entry);
+
+	return frame ? mem_once_add(&s->once, frame,
+				    (s->offset + (uint64_t)(at - s->buf)) / MEM_PAGE,
+				    mem_once_hash(at), err)
+		     : 0;
+}
+
 /* Pages first.. of the buffer's new part: note which are kept, close the gaps of those that are
  * not. */
 static int keep(struct saver *s, const struct source *src, uint64_t page, size_t bytes,
@@ -75,9 +86,7 @@ static int keep(struct saver *s, const struct source *src, uint64_t page, size_t
 			memcpy(to, from, MEM_PAGE);
 		r = mem_runs_add(out, page + i, 1, err);
 		if (!r && src->entries)
-			r = mem_once_add(&s->once,
-					 mem_once_frame(src->entries[page + i - src->first]),
-					 (s->offset + (uint64_t)(to - s->buf)) / MEM_PAGE, err);
+			r = note(s, src->entries[page + i - src->first], to, err);
 		to += MEM_PAGE;
 		if (r < 0)
 			return r;
@@ -163,6 +172,17 @@ static int add_again(struct saver *s, struct stored *st, uint64_t page, uint64_t
 	return mem_runs_append(&st->again, page, 1, err);
 }
 
+/* Is that page stored already? Its frame says so, and so must its content. */
+static bool is_stored(const struct saver *s, const struct source *from, uint64_t page,
+		      uint64_t entry, uint64_t *place)
+{
+	char now[MEM_PAGE];
+	uint64_t hash;
+
+	return mem_once_find(&s->once, mem_once_frame(entry), place, &hash) &&
+	       read_all(from, now, sizeof(now), page * MEM_PAGE) == 0 && mem_once_hash(now) == hash;
+}
+
 #define ENTRIES 512
 
 /* A run of pages that may be shared by fork: those that are stored already are only noted. */
@@ -181,7 +201,7 @@ static int save_forked(struct saver *s, const struct mem_scan *scan, const struc
 		src.first = page;
 		while (!r && i < n) {
 			for (k = i; k < n; k++)
-				if (mem_once_find(&s->once, mem_once_frame(entries[k]), &place))
+				if (is_stored(s, from, page + k, entries[k], &place))
 					break;
 			if (k > i)
 				r = save_run(s, &src, page + i, k - i, &st->runs, err);
