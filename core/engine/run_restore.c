@@ -13,8 +13,10 @@ static int at_planned(struct ckpt_run *run, struct ckpt_error *err)
 	const struct ckpt_restore_args *a = run->arg;
 	int r = run_check_unmet(run, err);
 
-	if (r < 0 || run->plan_only || a->dry_run)
+	if (r < 0)
 		return r;
+	if (run->plan_only || a->dry_run)
+		return proc_check_place(run->procs, err);
 	return proc_prepare(run->procs, err);
 }
 

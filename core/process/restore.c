@@ -17,7 +17,6 @@
 #include "process/uapi.h"
 
 #define STOP_TIMEOUT_MS 10000
-#define MAX_THREADS	16384u
 /* above the stub and its heap, below where the kernel puts its stack and vdso */
 #define LOWEST_PLACE  0x10000000ULL
 #define HIGHEST_PLACE 0x7e0000000000ULL
@@ -80,6 +79,14 @@ static int check_nofile(const struct proc_set *ps, struct ckpt_error *err)
 	return ckpt_hint(err, "raise it first: ulimit -Hn %llu", (unsigned long long)need);
 }
 
+int proc_check_place(struct proc_set *ps, struct ckpt_error *err)
+{
+	if (find_place(ps, segment_length(CKPT_MAX_THREADS, 0)))
+		return 0;
+	return ckpt_fail_as(err, CKPT_EXIT_REFUSED, ENOMEM,
+			    "no place for the agent between the mappings of all tasks");
+}
+
 int proc_prepare(struct proc_set *ps, struct ckpt_error *err)
 {
 	AUTO_KEEPER struct keeper keeper = { 0 };
@@ -88,14 +95,12 @@ int proc_prepare(struct proc_set *ps, struct ckpt_error *err)
 	if (!r)
 		r = keeper_start(&keeper, err);
 	if (!r)
-		r = segment_new(&keeper, MAX_THREADS, 0, geteuid(), &ps->seg, err);
+		r = segment_new(&keeper, CKPT_MAX_THREADS, 0, geteuid(), &ps->seg, err);
 	if (r)
 		return r;
 	ps->seg->addr = find_place(ps, ps->seg->length);
 	if (!ps->seg->addr)
-		return ckpt_fail(err, ENOMEM,
-				 "no place for the agent between the mappings of all "
-				 "tasks");
+		return proc_check_place(ps, err);
 	ps->self_pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
 	if (ps->self_pidfd < 0)
 		return ckpt_fail_sys(err, errno, "pidfd_open(2) of ckpt itself");

@@ -44,6 +44,16 @@ static int own(struct segment *seg)
 	return 0;
 }
 
+static uint32_t seat_size(uint32_t frame)
+{
+	return (uint32_t)(sizeof(struct agent_seat) + frame + 63) & ~63u;
+}
+
+uint64_t segment_length(uint32_t n_seats, uint32_t frame)
+{
+	return (AGENT_SEATS_AT + (uint64_t)n_seats * seat_size(frame) + 4095) & ~4095ULL;
+}
+
 int segment_new(struct keeper *keeper, uint32_t n_seats, uint32_t frame, uid_t uid,
 		struct segment **out, struct ckpt_error *err)
 {
@@ -54,9 +64,8 @@ int segment_new(struct keeper *keeper, uint32_t n_seats, uint32_t frame, uid_t u
 	if (!seg)
 		return ckpt_fail_sys(err, ENOMEM, "segment for the agent");
 	seg->n_seats = n_seats;
-	seg->seat_size = (uint32_t)(sizeof(struct agent_seat) + frame + 63) & ~63u;
-	seg->length = AGENT_SEATS_AT + (uint64_t)n_seats * seg->seat_size;
-	seg->length = (seg->length + 4095) & ~4095ULL;
+	seg->seat_size = seat_size(frame);
+	seg->length = segment_length(n_seats, frame);
 	seg->shmid = keeper_make(keeper, seg->length, uid, err);
 	if (seg->shmid < 0)
 		return seg->shmid;

@@ -35,6 +35,7 @@ struct gadgets {
  */
 int segment_new(struct keeper *keeper, uint32_t n_seats, uint32_t frame, uid_t uid,
 		struct segment **out, struct ckpt_error *err);
+uint64_t segment_length(uint32_t n_seats, uint32_t frame);
 void segment_free(struct segment *seg);
 /* The next free seat: engine's pointer, and the task's address in *addr. */
 struct agent_seat *segment_seat(struct segment *seg, uint64_t *addr);

@@ -100,6 +100,9 @@ CKPT_API int ckpt_kcmp(const struct ckpt_task *a, const struct ckpt_task *b, int
  */
 CKPT_API ssize_t ckpt_get_xstate(const struct ckpt_thread *th, void **out, struct ckpt_error *err);
 
+/* How many threads a restore can make, tasks that are there for a moment only included. */
+#define CKPT_MAX_THREADS 16384
+
 /* ---- restore: making tasks ------------------------------------------------ */
 
 /* What a new task, or a new thread of one, is to be. */

@@ -292,6 +292,19 @@ static int load(struct ckpt_run *run, struct pid_plan *p, struct ckpt_error *err
 	return r;
 }
 
+/* Each thread and each task that is made for a moment takes a place of its own. */
+static void check_size(struct ckpt_run *run, const struct pid_plan *p)
+{
+	size_t places = p->n - p->n_tasks;
+
+	for (size_t i = 0; i < p->n_tasks; i++)
+		places += p->nodes[i].rec->n_threads;
+	if (places > CKPT_MAX_THREADS)
+		ckpt_unmet(run, CKPT_EXIT_REFUSED, "save the tree in parts",
+			   "%zu threads and dead leaders; a restore makes %d at most", places,
+			   CKPT_MAX_THREADS);
+}
+
 int pid_plan(struct ckpt_run *run, struct ckpt_error *err)
 {
 	struct pid_plan *p = calloc(1, sizeof(*p));
@@ -307,5 +320,7 @@ int pid_plan(struct ckpt_run *run, struct ckpt_error *err)
 		r = pid_plan_numbers(run, p, err);
 	if (r == 0)
 		r = pid_plan_order(run, p, err);
+	if (r == 0)
+		check_size(run, p);
 	return r;
 }

@@ -17,6 +17,7 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -41,6 +42,7 @@ struct board {
 	 * roll-back of its call shows as the EINTR that signal(7) promises anyway
 	 */
 	volatile int eintr_is_fine;
+	volatile int faults; /* how often the handler of SIGSEGV ran */
 	volatile unsigned long turns[N_THREADS];
 };
 
@@ -107,6 +109,11 @@ static void *wait_forever(void *arg)
 	return arg;
 }
 
+static void on_fault(int sig)
+{
+	board->faults++;
+}
+
 static void __attribute__((noreturn)) victim(void)
 {
 	static void *(*const bodies[N_THREADS])(void *) = { spin, sleep_in_nanosleep,
@@ -116,6 +123,7 @@ static void __attribute__((noreturn)) victim(void)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	for (int sig = 1; sig < 32; sig++)
 		signal(sig, SIG_DFL); /* cmocka catches some */
+	signal(SIGSEGV, on_fault);
 	sigemptyset(&mask);
 	sigaddset(&mask, SIGUSR2);
 	pthread_sigmask(SIG_SETMASK, &mask, NULL);
@@ -273,6 +281,40 @@ static void test_in_and_out(void **state)
 	ckpt_free(ctx);
 }
 
+/*
+ * The task has no room for the agent: the dump fails, and the program keeps its
+ * action for SIGSEGV.
+ */
+static void test_no_room(void **state)
+{
+	const struct rlimit none = { 0, RLIM_INFINITY }, all = { RLIM_INFINITY, RLIM_INFINITY };
+	struct ckpt_error err = { 0 };
+	pid_t pid = start_victim();
+	char *maps = maps_of(pid);
+	struct ckpt_run run;
+	struct ckpt *ctx;
+
+	must(ckpt_new(&ctx, NULL, NULL, &err), &err);
+	assert_int_equal(prlimit(pid, RLIMIT_AS, &none, NULL), 0);
+	keep(&run, ctx);
+	must(proc_get_ready(run.procs, &err), &err);
+	must(proc_seize(run.procs, pid, &err), &err);
+	assert_int_equal(proc_agents_in(run.procs, &err), -ENOMEM);
+	assert_non_null(strstr(err.text, "shmat(2)"));
+	must(proc_release(run.procs, CKPT_AFTER_RUN, &err), &err);
+	proc_free(run.procs);
+	assert_int_equal(prlimit(pid, RLIMIT_AS, &all, NULL), 0);
+	assert_unharmed(pid, maps);
+	kill(pid, SIGSEGV);
+	for (int i = 0; i < 5000 && !board->faults; i++)
+		usleep(1000);
+	assert_int_equal(board->faults, 1);
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+	free(maps);
+	ckpt_free(ctx);
+}
+
 /* A keeper that goes in and out until it is killed. */
 static void __attribute__((noreturn)) keeper(pid_t pid)
 {
@@ -332,6 +374,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_in_and_out),
+		cmocka_unit_test(test_no_room),
 		cmocka_unit_test(test_killed_keepers),
 	};
 
