@@ -192,15 +192,17 @@ static int enter_by_shmat(struct ckpt_agent *a, int mem, const struct gadgets *g
 	r.rsi = a->seg->addr;
 	r.rdx = SHM_EXEC;
 	e = call_once(a, &r, err);
-	if (!e && r.rax != a->seg->addr)
-		e = ckpt_fail_sys(err, (int)-r.rax, "thread %d: shmat(2) of the agent", (int)tid);
+	/* let go where it is, it finds its way through the agent like one whose engine died */
+	if (e)
+		return e;
 	/*
 	 * Without the segment it must not get to that "ret": the fault would be forced,
 	 * and with SIGSEGV blocked that takes the program's action for it away.
 	 */
-	if (e) {
+	if (r.rax != a->seg->addr) {
 		back_to_self(a);
-		return e;
+		return ckpt_fail_sys(err, (int)-r.rax, "thread %d: shmat(2) of the agent",
+				     (int)tid);
 	}
 	if (ptrace(PTRACE_CONT, tid, NULL, 0L))
 		return ckpt_fail_sys(err, errno, "thread %d: entering the agent", (int)tid);
