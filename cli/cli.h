@@ -39,6 +39,7 @@ enum cli_opt {
 	OPT_FORCE,
 	OPT_DETACH,
 	OPT_SHELL_JOB,
+	OPT_STATS,
 	OPT_PIDFILE,
 	OPT_DOT,
 	OPT_SHOW_PLUGIN,
@@ -82,7 +83,7 @@ struct cli {
 	const char *config, *dir, *pidfile, *show_plugin;
 	pid_t pid;
 	int verbose;
-	bool json, dry_run, force, detach, shell_job, dot, help, version;
+	bool json, dry_run, force, detach, shell_job, stats, dot, help, version;
 	enum ckpt_after after;
 	FILE *log; /* where messages go */
 };
@@ -115,6 +116,8 @@ int cli_report(const struct cli *c, const struct ckpt_result *r, const struct ck
 void cli_print_differences(const struct cli *c, const struct ckpt_result *r);
 /* "saved 3 tasks, 12.3 MiB" and the like: the counters, then the times. */
 void cli_summary(const char *what, const struct ckpt_result *r);
+/* --stats: what each step took. */
+void cli_stats(const struct ckpt_result *r);
 
 /* SIGINT and the like ask the run to stop instead of killing ckpt. */
 void cli_catch_signals(struct ckpt *ckpt);

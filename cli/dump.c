@@ -24,6 +24,8 @@ int cli_dump(struct cli *c)
 	code = cli_report(c, &r, &err);
 	if (!ret && !c->json)
 		cli_summary(c->dry_run ? "nothing is in the way" : done[c->after], &r);
+	if (c->stats && !c->json)
+		cli_stats(&r);
 	ckpt_result_free(&r);
 	return code;
 }

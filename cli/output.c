@@ -128,3 +128,28 @@ void cli_summary(const char *what, const struct ckpt_result *r)
 		printf(", the tree stood still for %.1f ms", (double)r->frozen_us / 1000);
 	putchar('\n');
 }
+
+static void print_cost(const struct ckpt_cost *c)
+{
+	printf("%-20s %10.2f %10.2f %8" PRIu64 " %8" PRIu64 " %8" PRIu64 "\n", c->name,
+	       (double)c->us / 1000, (double)c->cpu_us / 1000, c->records, c->scripts, c->calls);
+}
+
+void cli_stats(const struct ckpt_result *r)
+{
+	struct ckpt_cost sum = { .name = (char *)"all steps" };
+
+	printf("%-20s %10s %10s %8s %8s %8s\n", "step", "ms", "cpu ms", "records", "scripts",
+	       "calls");
+	for (size_t i = 0; i < r->n_steps; i++) {
+		const struct ckpt_cost *c = &r->steps[i];
+
+		print_cost(c);
+		sum.us += c->us;
+		sum.cpu_us += c->cpu_us;
+		sum.records += c->records;
+		sum.scripts += c->scripts;
+		sum.calls += c->calls;
+	}
+	print_cost(&sum);
+}

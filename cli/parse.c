@@ -135,6 +135,9 @@ static int take(struct parser *p, const struct cli_option *o, const char *value)
 	case OPT_FORCE:
 		c->force = true;
 		return 0;
+	case OPT_STATS:
+		c->stats = true;
+		return 0;
 	case OPT_DETACH:
 		c->detach = true;
 		return 0;

@@ -124,6 +124,8 @@ static int restore(struct cli *c, struct pidfile *p, pid_t *root)
 	code = cli_report(c, &r, &err);
 	if (!ret && !c->json)
 		cli_summary(c->dry_run ? "nothing is missing" : "restored", &r);
+	if (c->stats && !c->json)
+		cli_stats(&r);
 	fflush(stdout);
 	ckpt_result_free(&r);
 	*root = ret < 0 ? 0 : a.root;

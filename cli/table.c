@@ -25,6 +25,11 @@ const struct cli_option cli_globals[] = {
 	NO_OPTION,
 };
 
+#define STATS                                                                                 \
+	{                                                                                     \
+		"stats", 0, NULL, OPT_STATS, "print what each step took (JSON has it always)" \
+	}
+
 #define IMAGE_DIR                                                               \
 	{                                                                       \
 		"images-dir", 'D', "DIR", OPT_DIR, "the directory of the image" \
@@ -40,6 +45,7 @@ static const struct cli_option dump_options[] = {
 	{ "leave-stopped", 's', NULL, OPT_LEAVE_STOPPED, "leave the tree stopped (SIGSTOP)" },
 	{ "dry-run", 0, NULL, OPT_DRY_RUN, "list what cannot be saved, touch nothing" },
 	{ "force", 0, NULL, OPT_FORCE, "replace the image that is there" },
+	STATS,
 	NO_OPTION,
 };
 
@@ -50,6 +56,7 @@ static const struct cli_option restore_options[] = {
 	{ "detach", 'd', NULL, OPT_DETACH, "return when everything runs, do not wait for its end" },
 	{ "pidfile", 0, "FILE", OPT_PIDFILE, "write the root's pid to FILE" },
 	{ "dry-run", 0, NULL, OPT_DRY_RUN, "list what is missing, make nothing" },
+	STATS,
 	NO_OPTION,
 };
 

@@ -32,7 +32,9 @@ void ckpt_result_free(struct ckpt_result *r)
 	}
 	free(r->differences);
 	free_counters(r->counters, r->n_counters);
-	free_counters(r->steps, r->n_steps);
+	for (size_t i = 0; i < r->n_steps; i++)
+		free(r->steps[i].name);
+	free(r->steps);
 	*r = (struct ckpt_result){ 0 };
 }
 
@@ -82,9 +84,14 @@ static void print_counters(FILE *out, const struct ckpt_result *r)
 	}
 	fputs("},\n \"steps\": [", out);
 	for (size_t i = 0; i < r->n_steps; i++) {
+		const struct ckpt_cost *c = &r->steps[i];
+
 		fputs(i ? ",\n  {" : "\n  {", out);
-		json_member(out, "", "name", r->steps[i].name);
-		fprintf(out, ", \"us\": %" PRIu64 "}", r->steps[i].value);
+		json_member(out, "", "name", c->name);
+		fprintf(out,
+			", \"us\": %" PRIu64 ", \"cpu_us\": %" PRIu64 ", \"records\": %" PRIu64
+			", \"scripts\": %" PRIu64 ", \"calls\": %" PRIu64 "}",
+			c->us, c->cpu_us, c->records, c->scripts, c->calls);
 	}
 	fputs(r->n_steps ? "\n ]" : "]", out);
 }

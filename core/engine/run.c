@@ -65,15 +65,40 @@ int run_add_sections(struct ckpt_run *run, struct ckpt_error *err)
 	return 0;
 }
 
-static int add_timing(struct ckpt_result *r, const char *name, uint64_t us, struct ckpt_error *err)
+static uint64_t cpu_us(void)
 {
-	char *copy = strdup(name);
+	struct timespec ts;
 
-	if (!copy || !VEC_ROOM(r->steps, r->n_steps)) {
-		free(copy);
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
+	return (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000;
+}
+
+static struct ckpt_cost cost_now(const struct ckpt_run *run)
+{
+	return (struct ckpt_cost){ .us = clock_us(),
+				   .cpu_us = cpu_us(),
+				   .records = run->records,
+				   .scripts = run->scripts,
+				   .calls = run->calls };
+}
+
+static int add_cost(struct ckpt_run *run, const char *name, const struct ckpt_cost *before,
+		    struct ckpt_error *err)
+{
+	struct ckpt_cost cost = cost_now(run);
+	struct ckpt_result *r = run->result;
+
+	cost.name = strdup(name);
+	if (!cost.name || !VEC_ROOM(r->steps, r->n_steps)) {
+		free(cost.name);
 		return fail_nomem(err);
 	}
-	r->steps[r->n_steps++] = (struct ckpt_counter){ copy, us };
+	cost.us -= before->us;
+	cost.cpu_us -= before->cpu_us;
+	cost.records -= before->records;
+	cost.scripts -= before->scripts;
+	cost.calls -= before->calls;
+	r->steps[r->n_steps++] = cost;
 	return 0;
 }
 
@@ -117,7 +142,7 @@ static int run_milestone(struct ckpt_run *run, const char *name,
 static int run_node(struct ckpt_run *run, const struct graph_node *n,
 		    const struct milestone_action *actions, struct ckpt_error *err)
 {
-	uint64_t start = clock_us();
+	const struct ckpt_cost before = cost_now(run);
 	int r;
 
 	if (run->ctx->cancelled && !run->too_late)
@@ -127,7 +152,7 @@ static int run_node(struct ckpt_run *run, const struct graph_node *n,
 	/* an error of a step may only follow from what a blocker left out */
 	if (r < 0 && n->step && run->result->n_blockers && !run->too_late)
 		return run_check_blockers(run, err);
-	return r < 0 ? r : add_timing(run->result, n->name, clock_us() - start, err);
+	return r < 0 ? r : add_cost(run, n->name, &before, err);
 }
 
 int run_execute(struct ckpt_run *run, const struct milestone_action *actions, const char *until,

@@ -27,6 +27,7 @@ struct ckpt_run {
 	pid_t root_pid;
 	void **states; /* per loaded plugin, by its index */
 	struct ckpt_result *result;
+	uint64_t records, scripts, calls; /* put and run so far */
 	struct ckpt_finding *unmet;
 	size_t n_unmet;
 	const struct graph_node **ran; /* steps that have run, for undoing */

@@ -165,6 +165,7 @@ int ckpt_record_put(struct ckpt_run *run, uint32_t number, const ProtobufCMessag
 	sec = run->current ? image_section_find(&run->store, run->current->name) : NULL;
 	if (!sec)
 		return ckpt_fail(err, EINVAL, "the calling plugin has no records");
+	run->records++;
 	return image_put(sec, number, msg, err);
 }
 

@@ -195,6 +195,7 @@ int ckpt_script_run(struct ckpt_script *s, struct ckpt_thread *th, struct ckpt_e
 	if (check(s, th, err))
 		return -err->err;
 	p.seg = a->seg;
+	s->run->scripts++;
 	for (p.from = 0; p.from < s->n; p.from = p.to) {
 		int r;
 
@@ -206,6 +207,7 @@ int ckpt_script_run(struct ckpt_script *s, struct ckpt_thread *th, struct ckpt_e
 			r = agent_wait(a, err);
 		if (r)
 			return ckpt_wrap(err, "%s", s->name);
+		s->run->calls += a->seat->executed;
 		decode(&p, a->seat->executed);
 		trace(&p, th, a->seat->executed);
 		if (a->seat->failed)

@@ -106,6 +106,15 @@ struct ckpt_counter {
 	uint64_t value;
 };
 
+/* What a step or milestone took. */
+struct ckpt_cost {
+	char *name;
+	uint64_t us;	 /* by the clock */
+	uint64_t cpu_us; /* processor time of ckpt's threads; not of the tasks, which run scripts */
+	uint64_t records;	 /* that it put */
+	uint64_t scripts, calls; /* that it ran in tasks, and system calls in them */
+};
+
 /* What a run came to. Free with ckpt_result_free(). */
 struct ckpt_result {
 	enum ckpt_exit exit;
@@ -117,8 +126,7 @@ struct ckpt_result {
 	size_t n_counters;
 	/* microseconds */
 	uint64_t total_us, frozen_us;
-	/* per step, in order of running */
-	struct ckpt_counter *steps;
+	struct ckpt_cost *steps; /* in order of running */
 	size_t n_steps;
 };
 

@@ -133,6 +133,23 @@ def dry_runs(context, test):
     expect(not proc.exists(victim.pid), "the dry run of a restore made a process")
 
 
+def stats(context, test):
+    """--stats: a line for each step that JSON has, and their sum."""
+    victim, image = Victim(test, context.scenario("mem-basic")), test.dir / "image"
+    table = context.ckpt().dump(test, victim.pid, image, "-R", "--stats").out.splitlines()
+    run = context.ckpt().dump(test, victim.pid, image, "--force", "--json").json()
+    names = [line.split()[0] for line in table]
+    for step in run["steps"]:
+        expect(step["name"] in names, f"{step['name']} is not in the table")
+        expect(step["us"] >= 0 and step["cpu_us"] >= 0, f"{step} has no times")
+    for what in ("records", "scripts", "calls"):
+        expect(sum(step[what] for step in run["steps"]) > 0, f"no step has any {what}")
+    proc.wait_gone([victim.pid])
+    table = context.ckpt().run(test, "restore", "-D", image, "-d", "--stats").out
+    expect("pid.make" in table and "all steps" in table, "a restore prints no table")
+    victim.check("restored")
+
+
 def unprivileged(context, test):
     """Without privileges ckpt ends with 5 and says what is missing."""
     victim = Victim(test, context.scenario("mem-basic"))
@@ -158,6 +175,6 @@ def run_command(words):
 def tests(context):
     """See the functions."""
     for function in (usage, helps, machine_readable, graphs, configuration, strict, log_file, leave_stopped,
-                     dry_runs, unprivileged):
+                     dry_runs, stats, unprivileged):
         name = function.__name__.replace("_", "-")
         yield f"cli/{name}", lambda test, function=function: function(context, test)
