@@ -63,6 +63,11 @@ static bool other_ids(const Ckpt__Sock__Credentials *c)
 	return c->uid != geteuid() || c->gid != getegid();
 }
 
+bool sock_same_creator(const Ckpt__Sock__Credentials *a, const Ckpt__Sock__Credentials *b)
+{
+	return a->task == b->task && a->uid == b->uid && a->gid == b->gid;
+}
+
 /* The real and saved ids stay the engine's, so that the way back is open. */
 void sock_creator_enter(struct ckpt_script *s, const Ckpt__Sock__Credentials *c)
 {

@@ -16,7 +16,21 @@ static int by_ino(const void *va, const void *vb)
 	return (a->ino > b->ino) - (a->ino < b->ino);
 }
 
-static void take_attr(struct sock_unix_diag *d, struct rtattr *a)
+static int take_waiting(struct sock_state *st, struct sock_unix_diag *d, const uint32_t *clients,
+			size_t n)
+{
+	struct sock_waiting *more = realloc(st->waiting, (st->n_waiting + n + 1) * sizeof(*more));
+
+	if (!more)
+		return -ENOMEM;
+	st->waiting = more;
+	d->waiting = st->n_waiting;
+	for (uint32_t i = 0; i < n; i++)
+		more[st->n_waiting++] = (struct sock_waiting){ clients[i], d->ino, i };
+	return 0;
+}
+
+static int take_attr(struct sock_state *st, struct sock_unix_diag *d, struct rtattr *a)
 {
 	const uint32_t *v = RTA_DATA(a);
 
@@ -28,6 +42,8 @@ static void take_attr(struct sock_unix_diag *d, struct rtattr *a)
 		d->pending = v[0];
 		d->backlog = v[1];
 		break;
+	case UNIX_DIAG_ICONS:
+		return take_waiting(st, d, v, RTA_PAYLOAD(a) / sizeof(*v));
 	case UNIX_DIAG_VFS:
 		d->has_file = true;
 		d->file_ino = v[0];
@@ -44,6 +60,7 @@ static void take_attr(struct sock_unix_diag *d, struct rtattr *a)
 	default:
 		break;
 	}
+	return 0;
 }
 
 static int take_socket(struct sock_state *st, size_t *cap, struct nlmsghdr *h)
@@ -55,7 +72,8 @@ static int take_socket(struct sock_state *st, size_t *cap, struct nlmsghdr *h)
 				    .state = m->udiag_state };
 
 	for (struct rtattr *a = (struct rtattr *)(m + 1); RTA_OK(a, left); a = RTA_NEXT(a, left))
-		take_attr(&d, a);
+		if (take_attr(st, &d, a))
+			return -ENOMEM;
 	if (st->n_diag == *cap) {
 		size_t want = *cap ? *cap * 2 : 256;
 		struct sock_unix_diag *more = realloc(st->diag, want * sizeof(*more));
@@ -99,7 +117,7 @@ static int ask(int nl)
 		.r = { .sdiag_family = AF_UNIX,
 		       .udiag_states = UINT32_MAX,
 		       .udiag_show = UDIAG_SHOW_NAME | UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN |
-				     UDIAG_SHOW_VFS },
+				     UDIAG_SHOW_VFS | UDIAG_SHOW_ICONS },
 	};
 
 	return send(nl, &q, sizeof(q), 0) == sizeof(q) ? 0 : -errno;

@@ -26,7 +26,15 @@ struct sock_unix_diag {
 	bool has_file;
 	uint32_t file_ino, file_dev;
 	uint32_t pending, backlog;   /* listening ones */
+	size_t waiting;		     /* index of the first that waits there, of `pending` */
 	uint8_t name[108], name_len; /* sun_path as bound, with the NUL of a path */
+};
+
+/* A connection that waits to be accepted. */
+struct sock_waiting {
+	uint32_t client; /* 0: closed */
+	uint32_t listener;
+	uint32_t place;
 };
 
 /* A descriptor of the engine that was made with another and waits for its turn. */
@@ -50,6 +58,8 @@ struct sock_state {
 	bool diag_known;
 	struct sock_unix_diag *diag; /* by inode */
 	size_t n_diag;
+	struct sock_waiting *waiting; /* by listener as the kernel lists them, then place */
+	size_t n_waiting;
 	uint64_t netns; /* cookie of ckpt's own */
 	struct sock_defaults defaults[8];
 	size_t n_defaults;
@@ -162,6 +172,7 @@ int sock_creator_check(struct ckpt_run *run, const Ckpt__Sock__Credentials *c, u
 		       struct ckpt_error *err);
 /* The task in which a socket must be made, or NULL for anywhere. */
 struct ckpt_task *sock_creator_task(struct ckpt_run *run, const Ckpt__Sock__Credentials *c);
+bool sock_same_creator(const Ckpt__Sock__Credentials *a, const Ckpt__Sock__Credentials *b);
 /* In a script: take on, and lay down, the creator's effective ids. */
 void sock_creator_enter(struct ckpt_script *s, const Ckpt__Sock__Credentials *c);
 void sock_creator_leave(struct ckpt_script *s, const Ckpt__Sock__Credentials *c);

@@ -14,6 +14,7 @@ static const struct ckpt_feature features[] = {
 	{ "unix-pair", "socketpairs with queued data" },
 	{ "unix-stream", "unix stream and seqpacket sockets: connected by a name, bound, or new" },
 	{ "unix-dgram", "unix dgram sockets, bound or connected, with queued messages" },
+	{ "pending", "connections to unix sockets that wait to be accepted" },
 	{ "scm-rights", "descriptors in flight: in messages that nobody has read" },
 	{ NULL, NULL },
 };
@@ -63,7 +64,7 @@ static int plan(struct ckpt_run *run, struct ckpt_error *err)
 		snprintf(type, sizeof(type), "sock.%s", records[i].name);
 		r = check_order(run, type, err);
 	}
-	return r;
+	return r ? r : sock_pending_order(run, err);
 }
 
 static int names(struct ckpt_run *run, struct ckpt_error *err)
@@ -81,6 +82,8 @@ static int settle(struct ckpt_run *run, struct ckpt_error *err)
 	r = sock_end_settle(run, err);
 	if (!r)
 		r = sock_dgram_settle(run, err);
+	if (!r)
+		r = sock_pending_settle(run, err);
 	sock_kept_close(st);
 	return r;
 }

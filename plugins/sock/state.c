@@ -35,6 +35,7 @@ void sock_state_free(void *state)
 			close(st->deferred[i].fd[k]);
 	free(st->deferred);
 	free(st->diag);
+	free(st->waiting);
 	free(st->kept);
 	free(st->stash);
 	free(st->made);

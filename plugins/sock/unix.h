@@ -54,7 +54,7 @@ int sock_listen_as(struct ckpt_run *run, const Ckpt__Sock__Credentials *creator,
 int sock_listener(struct ckpt_run *run, uint32_t id, struct ckpt_error *err);
 
 /* UnixEnd.form */
-enum sock_form { SOCK_PAIR, SOCK_NAMED, SOCK_UNCONNECTED, SOCK_FREE_DGRAM };
+enum sock_form { SOCK_PAIR, SOCK_NAMED, SOCK_UNCONNECTED, SOCK_FREE_DGRAM, SOCK_PENDING };
 
 /* ---- ends ------------------------------------------------------------------------- */
 
@@ -80,6 +80,30 @@ const struct sock_unix_diag *sock_end_find(struct ckpt_run *run, const struct ck
 /* A socket that listens to this name, or NULL. */
 const struct sock_unix_diag *sock_unix_listener(const struct sock_state *st, int type,
 						const struct sock_name *n);
+
+/* ---- connections that wait to be accepted ----------------------------------------------- */
+
+/* Where this socket waits, or NULL. */
+const struct sock_waiting *sock_waiting_find(const struct sock_state *st, uint32_t client);
+/* Refuse a listening socket's queue if not all that wait in it can be saved. 0: fine. */
+int sock_waiting_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			const struct sock_unix_diag *d, struct ckpt_error *err);
+/* Of one that waits. */
+int sock_pending_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			const struct sock_unix_diag *d, const struct sock_waiting *w,
+			struct ckpt_error *err);
+int sock_pending_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			 const struct sock_unix_diag *d, const struct sock_waiting *w,
+			 struct ckpt_error *err);
+int sock_pending_plan(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec, struct ckpt_error *err);
+/* No two of them have one place. */
+int sock_pending_order(struct ckpt_run *run, struct ckpt_error *err);
+/* When all other connections are made: they connect in order. */
+int sock_pending_settle(struct ckpt_run *run, struct ckpt_error *err);
+
+/* Connect as the one who has done so before; the listening socket is a descriptor of ours. */
+int sock_connect_as(struct ckpt_run *run, const Ckpt__Sock__Credentials *who,
+		    const Ckpt__Sock__UnixName *to, int fd, int listener, struct ckpt_error *err);
 
 /* Room for the largest queue that is saved. */
 #define SOCK_QUEUE_MAX	  (32u << 20)

@@ -69,7 +69,7 @@ static int unix_dgram_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error 
 		return -EBADMSG;
 	peer = end_of(run, rec->peer);
 	if (rec->type != SOCK_DGRAM || rec->form != SOCK_FREE_DGRAM || rec->accepted ||
-	    rec->listener || rec->reset || (rec->n_queue && !rec->name) ||
+	    rec->listener || rec->reset || rec->connector || (rec->n_queue && !rec->name) ||
 	    (rec->peer && (rec->peer_name || !peer || !peer->name)) ||
 	    (rec->peer_name && rec->peer_name->file))
 		return ckpt_fail_image(err, "open file %u is not a valid dgram socket", id);

@@ -97,7 +97,7 @@ int sock_end_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	sock_owner_of(&f->st, &owner);
 	if (sock_options_read(sock_state(run), f, &options, err))
 		return -err->err;
-	if (rec->form == SOCK_PAIR || rec->form == SOCK_NAMED) {
+	if (rec->form == SOCK_PAIR || rec->form == SOCK_NAMED || rec->form == SOCK_PENDING) {
 		sock_creator_of(run, f->fd, &creator);
 		rec->creator = &creator;
 	}
@@ -156,7 +156,7 @@ static bool good_peer(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec)
 
 	if (!rec->peer)
 		return true;
-	if (rec->form == SOCK_UNCONNECTED)
+	if (rec->form == SOCK_UNCONNECTED || rec->form == SOCK_PENDING)
 		return false;
 	peer = ckpt_record_by_id(run, "sock.unix-end", rec->peer);
 	if (!peer || peer->type != rec->type || peer->form != rec->form)
@@ -166,7 +166,8 @@ static bool good_peer(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec)
 
 int sock_end_plan(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec, struct ckpt_error *err)
 {
-	bool connected = rec->form == SOCK_PAIR || rec->form == SOCK_NAMED;
+	bool connected =
+		rec->form == SOCK_PAIR || rec->form == SOCK_NAMED || rec->form == SOCK_PENDING;
 	int r;
 
 	if (!good_peer(run, rec))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Listening unix sockets, named or abstract, on which nobody waits to be
- * accepted. The name is bound again, in the place of the dead socket's.
+ * Listening unix sockets, named or abstract. The name is bound again, in the place of
+ * the dead socket's.
  */
 #include "unix.h"
 
@@ -18,19 +18,14 @@ static int unix_listen_survey(struct ckpt_run *run, const struct ckpt_fd_found *
 			      struct ckpt_error *err)
 {
 	const struct sock_unix_diag *d;
-	char reason[96];
 	int r;
 
 	d = sock_end_find(run, f, &r, err);
 	if (!d)
 		return r;
 	r = sock_name_survey(run, f);
-	if (!r && d->pending) {
-		snprintf(reason, sizeof(reason), "connections wait to be accepted: %u", d->pending);
-		r = sock_refuse_detail(run, f, "pending", reason,
-				       "try again when the program has accepted them, or "
-				       "--allow-loss sock.pending: those peers are then cut off");
-	}
+	if (!r)
+		r = sock_waiting_survey(run, f, d, err);
 	return r ? r : sock_creator_survey(run, f);
 }
 

@@ -51,7 +51,8 @@ static int unix_pair_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *
 
 	if (!rec)
 		return -EBADMSG;
-	if (rec->name || rec->peer_name || rec->accepted || rec->listener || rec->form != SOCK_PAIR)
+	if (rec->name || rec->peer_name || rec->accepted || rec->listener || rec->connector ||
+	    rec->form != SOCK_PAIR)
 		return ckpt_fail_image(err, "open file %u is not a valid socketpair", id);
 	return sock_end_plan(run, rec, err);
 }
@@ -67,11 +68,6 @@ struct batch {
 	size_t n;
 };
 
-static bool same_creator(const Ckpt__Sock__Credentials *a, const Ckpt__Sock__Credentials *b)
-{
-	return a->task == b->task && a->uid == b->uid && a->gid == b->gid;
-}
-
 /*
  * Files are opened in order of id. So of one creator's pairs, those from `rec` on
  * are not made yet, and they are all that a later call finds made.
@@ -86,7 +82,7 @@ static void gather(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec, size_t 
 	     i < n && b->n < max; i++) {
 		const Ckpt__Sock__UnixEnd *e = ckpt_record_at(run, "sock.unix-end", i);
 
-		if (e->form != SOCK_PAIR || !same_creator(e->creator, rec->creator) ||
+		if (e->form != SOCK_PAIR || !sock_same_creator(e->creator, rec->creator) ||
 		    (e->peer && e->peer < e->id))
 			continue;
 		b->sv[b->n][0] = b->sv[b->n][1] = -1;

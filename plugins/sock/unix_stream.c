@@ -63,9 +63,9 @@ static int survey_connected(struct ckpt_run *run, const struct ckpt_fd_found *f,
 
 	/* a closed end shuts the other down; one that nobody has accepted has no inode yet */
 	if (!d->peer && d->shutdown != SOCK_SHUT)
-		return sock_refuse(run, f, "pending",
-				   "its connection waits to be accepted by the other side",
-				   "try again when it has been accepted");
+		return sock_refuse(run, f, "external",
+				   "its connection waits to be accepted outside the tree",
+				   "dump a tree that includes the other end");
 	r = sock_end_survey(run, f, d, err);
 	if (!r && e->role == UNKNOWN)
 		r = sock_refuse(
@@ -80,12 +80,16 @@ static int unix_stream_survey(struct ckpt_run *run, const struct ckpt_fd_found *
 			      struct ckpt_error *err)
 {
 	const struct sock_unix_diag *d;
+	const struct sock_waiting *w;
 	struct end e;
 	int r;
 
 	d = sock_end_find(run, f, &r, err);
 	if (!d)
 		return r;
+	w = sock_waiting_find(sock_state(run), d->ino);
+	if (w)
+		return sock_pending_survey(run, f, d, w, err);
 	find_role(sock_state(run), f, &e);
 	if (e.role != UNCONNECTED)
 		r = survey_connected(run, f, d, &e, err);
@@ -97,11 +101,15 @@ static int unix_stream_collect(struct ckpt_run *run, const struct ckpt_fd_found 
 {
 	const struct sock_unix_diag *d = sock_unix_find(sock_state(run), f->st.st_ino);
 	Ckpt__Sock__UnixEnd rec = CKPT__SOCK__UNIX_END__INIT;
+	const struct sock_waiting *w;
 	struct end e;
 	bool out = false;
 
 	if (!d)
 		return ckpt_fail(err, EPROTO, "reading a unix socket");
+	w = sock_waiting_find(sock_state(run), d->ino);
+	if (w)
+		return sock_pending_collect(run, f, d, w, err);
 	find_role(sock_state(run), f, &e);
 	if (e.role != ACCEPTED)
 		sock_name_locate(f->fd, &e.own);
@@ -144,15 +152,10 @@ static void connection_of(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec,
 	c->connect_as = c->accepted ? c->accepted->creator : NULL;
 }
 
-static bool same_creator(const Ckpt__Sock__Credentials *a, const Ckpt__Sock__Credentials *b)
-{
-	return a->task == b->task && a->uid == b->uid && a->gid == b->gid;
-}
-
 /* Can the connection go through that listening socket? */
 static bool through(const Ckpt__Sock__UnixListen *l, const struct connection *c)
 {
-	return l && (!c->listen_as || same_creator(l->creator, c->listen_as));
+	return l && (!c->listen_as || sock_same_creator(l->creator, c->listen_as));
 }
 
 static int plan_connection(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec,
@@ -191,7 +194,10 @@ static int unix_stream_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error
 
 	if (!rec)
 		return -EBADMSG;
-	if (rec->type == SOCK_DGRAM || (rec->form != SOCK_NAMED && rec->form != SOCK_UNCONNECTED) ||
+	if (rec->form == SOCK_PENDING)
+		return sock_pending_plan(run, rec, err);
+	if (rec->type == SOCK_DGRAM || rec->connector || rec->place ||
+	    (rec->form != SOCK_NAMED && rec->form != SOCK_UNCONNECTED) ||
 	    (rec->form == SOCK_UNCONNECTED &&
 	     (rec->accepted || rec->listener || rec->peer_name || rec->n_queue || rec->reset)))
 		return ckpt_fail_image(err, "open file %u is not a valid unix socket", id);
@@ -233,8 +239,10 @@ static socklen_t address_to(const Ckpt__Sock__UnixName *n, int file, struct sock
 	return sizeof(*a);
 }
 
-static int connect_in(struct ckpt_run *run, struct ckpt_task *task, const struct connection *c,
-		      int fd, int file, struct ckpt_error *err)
+/* Whoever connects needs the right to write to the socket's file, which root may deny. */
+static int connect_in(struct ckpt_run *run, struct ckpt_task *task,
+		      const Ckpt__Sock__Credentials *who, const Ckpt__Sock__UnixName *to, int fd,
+		      int file, struct ckpt_error *err)
 {
 	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "sock.connect");
 	struct ckpt_error ignored = { 0 };
@@ -248,10 +256,10 @@ static int connect_in(struct ckpt_run *run, struct ckpt_task *task, const struct
 	if (file >= 0)
 		r = path = ckpt_lend_fd(run, task, file, err);
 	if (r >= 0) {
-		len = address_to(c->listen_name, path, &a);
-		sock_creator_enter(s, c->connect_as);
+		len = address_to(to, path, &a);
+		sock_creator_enter(s, who);
 		ckpt_script_add(s, SYS_connect, CKPT_C(num), CKPT_IN(&a, len), CKPT_C(len));
-		sock_creator_leave(s, c->connect_as);
+		sock_creator_leave(s, who);
 		r = ckpt_script_run(s, task->threads[0], err);
 	}
 	if (path >= 0) {
@@ -262,22 +270,21 @@ static int connect_in(struct ckpt_run *run, struct ckpt_task *task, const struct
 	return r < 0 ? r : back;
 }
 
-/* Whoever connects needs the right to write to the socket's file, which root may deny. */
-static int connect_as(struct ckpt_run *run, const struct connection *c, int fd, int listener,
-		      struct ckpt_error *err)
+int sock_connect_as(struct ckpt_run *run, const Ckpt__Sock__Credentials *who,
+		    const Ckpt__Sock__UnixName *to, int fd, int listener, struct ckpt_error *err)
 {
-	struct ckpt_task *task = c->connect_as ? sock_creator_task(run, c->connect_as) : NULL;
-	CKPT_AUTO_FD int file = c->listen_name->abstract ? -1 : sock_unix_file(listener);
-	struct sockaddr_un a;
+	struct ckpt_task *task = who ? sock_creator_task(run, who) : NULL;
+	CKPT_AUTO_FD int file = to->abstract ? -1 : sock_unix_file(listener);
 	char link[40];
+	struct sockaddr_un a;
 	struct stat st;
 	socklen_t len;
 	int r;
 
-	if (!c->listen_name->abstract && (file < 0 || fstat(file, &st)))
+	if (!to->abstract && (file < 0 || fstat(file, &st)))
 		return ckpt_fail_sys(err, errno, "SIOCUNIXFILE");
 	if (!task) {
-		len = address_to(c->listen_name, file, &a);
+		len = address_to(to, file, &a);
 		return connect(fd, (struct sockaddr *)&a, len)
 			       ? ckpt_fail_sys(err, errno, "connect(2)")
 			       : 0;
@@ -285,7 +292,7 @@ static int connect_as(struct ckpt_run *run, const struct connection *c, int fd, 
 	snprintf(link, sizeof(link), "/proc/self/fd/%d", file);
 	if (file >= 0 && chmod(link, 0777))
 		return ckpt_fail_sys(err, errno, "chmod(2)");
-	r = connect_in(run, task, c, fd, file, err);
+	r = connect_in(run, task, who, to, fd, file, err);
 	if (file >= 0 && chmod(link, st.st_mode & 07777) && !r)
 		r = ckpt_fail_sys(err, errno, "chmod(2)");
 	return r;
@@ -320,7 +327,8 @@ static int make_connection(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec,
 		return ckpt_fail_sys(err, errno, "socket(2)");
 	r = sock_bind(run, sv[1 - accepted], c.connector_name, err);
 	if (!r)
-		r = connect_as(run, &c, sv[1 - accepted], listener, err);
+		r = sock_connect_as(run, c.connect_as, c.listen_name, sv[1 - accepted], listener,
+				    err);
 	if (r)
 		return r;
 	sv[accepted] = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
@@ -337,6 +345,10 @@ static int make_unconnected(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec
 	if (fd < 0)
 		return ckpt_fail_sys(err, errno, "socket(2)");
 	r = sock_bind(run, fd, rec->name, err);
+	if (!r && rec->form == SOCK_PENDING) {
+		r = sock_keep(sock_state(run), rec->id, fd, err);
+		return r ? r : ckpt_steal_fd(&fd);
+	}
 	if (!r)
 		r = sock_end_shut(fd, rec->shutdown, err);
 	if (!r)
@@ -355,7 +367,7 @@ static int unix_stream_open(struct ckpt_run *run, const struct ckpt_fd_slot *slo
 	sock_state(run)->tree = slot->tree;
 	if (fd >= 0 || !rec)
 		return fd >= 0 ? fd : -EBADMSG;
-	if (rec->form == SOCK_UNCONNECTED)
+	if (rec->form == SOCK_UNCONNECTED || rec->form == SOCK_PENDING)
 		return make_unconnected(run, rec, err);
 	r = make_connection(run, rec, sv, err);
 	if (!r)

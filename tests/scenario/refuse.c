@@ -168,6 +168,19 @@ static void unix_outside(void)
 	close(ends[0]);
 }
 
+/* Nobody has accepted the connection, and bytes wait in it. */
+static void unix_waiting(void)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	snprintf(address.sun_path, sizeof(address.sun_path), "%s/waiting", victim_dir());
+	int server = MUST(socket(AF_UNIX, SOCK_STREAM, 0));
+	MUST(bind(server, (void *)&address, sizeof(address)));
+	MUST(listen(server, 1));
+	int client = MUST(socket(AF_UNIX, SOCK_STREAM, 0));
+	MUST(connect(client, (void *)&address, sizeof(address)));
+	MUST(write(client, "x", 1));
+}
+
 static void netlink(void)
 {
 	MUST(socket(AF_NETLINK, SOCK_RAW, 0));
@@ -458,6 +471,7 @@ static const struct mode {
 	{ "udp-multicast", udp_multicast, "multicast" },
 	{ "raw-socket", raw_socket, "(raw|RAW|protocol)" },
 	{ "unix-outside", unix_outside, "other end .* is outside the tree: process [0-9]+" },
+	{ "unix-waiting", unix_waiting, "has sent data" },
 	{ "netlink", netlink, "(netlink|NETLINK)" },
 	{ "packet", packet, "(packet|PACKET)" },
 	{ "memfd-huge", memfd, "memfd" },
