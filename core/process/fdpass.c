@@ -6,7 +6,9 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 
 #include "engine/run.h"
@@ -19,6 +21,59 @@ void ckpt_reserve_fd(struct ckpt_run *run, int num)
 
 	if (num > ps->max_fd)
 		ps->max_fd = num;
+}
+
+struct fd_table *fd_table_new(const struct proc_set *ps, const struct fd_table *copy_of)
+{
+	struct fd_table *t = calloc(1, sizeof(*t));
+
+	if (t)
+		t->used = calloc((size_t)ps->max_fd + 1, 1);
+	if (!t || !t->used) {
+		free(t);
+		return NULL;
+	}
+	if (copy_of)
+		memcpy(t->used, copy_of->used, (size_t)ps->max_fd + 1);
+	t->users = 1;
+	return t;
+}
+
+void fd_table_put(struct fd_table *t)
+{
+	if (!t || --t->users)
+		return;
+	free(t->used);
+	free(t);
+}
+
+size_t ckpt_table_users(const struct ckpt_task *task)
+{
+	return node_of(task)->files->users;
+}
+
+int ckpt_unshare(struct ckpt_run *run, struct ckpt_task *task, uint64_t flags,
+		 struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "unshare");
+	struct task_node *t = node_of(task);
+	struct fd_table *own = NULL;
+	int r;
+
+	if (flags & CLONE_FILES && t->files->users > 1) {
+		own = fd_table_new(t->ps, t->files);
+		if (!own)
+			return ckpt_fail_sys(err, ENOMEM, "task %u: descriptor table", task->id);
+	}
+	ckpt_script_add(s, SYS_unshare, CKPT_C(flags));
+	r = ckpt_script_run(s, task->threads[0], err);
+	if (r || !own) {
+		fd_table_put(own);
+		return r;
+	}
+	fd_table_put(t->files);
+	t->files = own;
+	return 0;
 }
 
 struct install {
@@ -35,7 +90,7 @@ static int by_target(const void *a, const void *b)
 
 static int lowest_free(const struct task_node *t, int from)
 {
-	while (from <= t->ps->max_fd && t->used_fds[from])
+	while (from <= t->ps->max_fd && t->files->used[from])
 		from++;
 	return from;
 }
@@ -78,12 +133,12 @@ int ckpt_install_fds(struct ckpt_run *run, struct ckpt_task *task, const int *fd
 	}
 	qsort(in, n, sizeof(*in), by_target);
 	for (size_t i = 0; i < n; i++) {
-		if (t->used_fds[in[i].target])
+		if (t->files->used[in[i].target])
 			return ckpt_fail(err, EEXIST, "task %u: descriptor %d twice", task->id,
 					 in[i].target);
 		low = lowest_free(t, low);
 		add_install(s, transport_fd(t->ps), &in[i], low);
-		t->used_fds[in[i].target] = 1;
+		t->files->used[in[i].target] = 1;
 	}
 	return ckpt_script_run(s, task->threads[0], err);
 }

@@ -140,6 +140,11 @@ int ckpt_set_final(struct ckpt_thread *th, const struct ckpt_final *f, struct ck
 
 static int drop_transport(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *err)
 {
+	struct fd_table *files = node_of(t)->files;
+
+	if (files->parted)
+		return 0;
+	files->parted = true;
 	return ckpt_return_fd(run, t, transport_fd(run_procs(run)), err);
 }
 

@@ -50,7 +50,7 @@ static void task_free(struct task_node *t)
 		free(t->pub.threads[i]);
 	}
 	free(t->pub.threads);
-	free(t->used_fds);
+	fd_table_put(t->files);
 	if (t->pub.pidfd >= 0)
 		close(t->pub.pidfd);
 	if (t->pub.procfd >= 0)

@@ -38,6 +38,13 @@ struct ckpt_agent {
 	struct ckpt_final *final; /* restore; owned */
 };
 
+/* restore: a descriptor table, of one task or of several that share it. */
+struct fd_table {
+	uint8_t *used; /* one byte a descriptor number, up to the highest of any task */
+	size_t users;
+	bool parted; /* the engine's pidfd in it is closed again */
+};
+
 /* A task with what only this layer knows. */
 struct task_node {
 	struct ckpt_task pub; /* first member: a ckpt_task is a task_node */
@@ -46,8 +53,8 @@ struct task_node {
 	struct proc_set *ps;
 	struct gadgets gadgets; /* dump */
 	/* restore */
-	uint8_t *used_fds; /* one byte a descriptor number, up to the highest of any task */
-	bool ended;	   /* a zombie now */
+	struct fd_table *files;
+	bool ended; /* a zombie now */
 };
 
 struct range {
@@ -85,6 +92,10 @@ struct ckpt_thread *set_add_thread(struct task_node *t, pid_t tid, struct ckpt_e
 void set_drop_last(struct proc_set *ps);
 /* Give ids: pre-order from the root, children by pid. */
 void set_sort(struct proc_set *ps);
+
+/* fdpass.c */
+struct fd_table *fd_table_new(const struct proc_set *ps, const struct fd_table *copy_of);
+void fd_table_put(struct fd_table *t);
 
 /* wait.c */
 /* Wait for a stop of one thread, at most timeout_ms; *status is waitpid's. -ESRCH: it died. */

@@ -161,9 +161,21 @@ static int map_segment(struct ckpt_agent *a, struct ckpt_error *err)
 	return r ? r : agent_enter(a, &regs, err);
 }
 
+/* The table of a child: its parent's, or a copy. */
+static struct fd_table *born_table(const struct proc_set *ps, const struct ckpt_task *parent,
+				   uint64_t flags)
+{
+	struct fd_table *from = parent ? node_of(parent)->files : NULL;
+
+	if (!from || !(flags & CLONE_FILES))
+		return fd_table_new(ps, from);
+	from->users++;
+	return from;
+}
+
 /* A task of the restore, with its leader. */
 static struct task_node *new_task(struct proc_set *ps, pid_t pid, uint32_t id,
-				  struct ckpt_task *parent, struct ckpt_error *err)
+				  struct ckpt_task *parent, uint64_t flags, struct ckpt_error *err)
 {
 	struct task_node *t = set_add(ps, pid, parent, err);
 
@@ -171,8 +183,8 @@ static struct task_node *new_task(struct proc_set *ps, pid_t pid, uint32_t id,
 		return NULL;
 	t->pub.id = id;
 	t->pub.zombie = t->pub.stopped = false;
-	t->used_fds = calloc((size_t)ps->max_fd + 1, 1);
-	if (!t->used_fds) {
+	t->files = born_table(ps, parent, flags);
+	if (!t->files) {
 		ckpt_fail_sys(err, ENOMEM, "task %u", id);
 		return NULL;
 	}
@@ -201,7 +213,7 @@ int ckpt_make_root(struct ckpt_run *run, uint32_t id, const struct ckpt_birth *b
 	if (pid < 0)
 		return ckpt_fail_sys(err, pid, "clone3(2) of the root with pid %d",
 				     b->n_set_tid ? (int)b->set_tid[b->n_set_tid - 1] : 0);
-	t = new_task(ps, pid, id, NULL, err);
+	t = new_task(ps, pid, id, NULL, 0, err);
 	if (!t) {
 		kill(pid, SIGKILL);
 		waitpid(pid, NULL, __WALL);
@@ -291,12 +303,11 @@ int ckpt_make_child(struct ckpt_run *run, struct ckpt_task *parent, uint32_t id,
 
 	if (pid < 0)
 		return pid;
-	t = new_task(run_procs(run), pid, id, parent, err);
+	t = new_task(run_procs(run), pid, id, parent, b->clone_flags, err);
 	if (!t) {
 		kill(pid, SIGKILL);
 		return -err->err;
 	}
-	memcpy(t->used_fds, node_of(parent)->used_fds, (size_t)run_procs(run)->max_fd + 1);
 	r = seat_newborn(t->pub.threads[0], err);
 	if (!r)
 		*out = &t->pub;

@@ -44,6 +44,26 @@ struct ckpt_session_kind {
 
 #define CKPT_SESSION_POINT "session"
 
+/*
+ * The extension point "share": what processes can only have in common by birth, as
+ * clone(2)'s CLONE_FILES and CLONE_FS make it. Who saves that state registers
+ *     { CKPT_SHARE_POINT, "files", &share_kind }
+ * and pid, which makes the tasks, sees to it that they are born with it, or finds out
+ * while planning that this tree cannot be. Since 0.1.
+ */
+struct ckpt_share_kind {
+	uint32_t size; /* sizeof(struct ckpt_share_kind) */
+	uint64_t flag; /* CLONE_FILES, CLONE_FS */
+	/*
+	 * restore, from `loaded` on: the first of the tasks that this one shares it with;
+	 * 0: it is that first one itself, or shares it with nobody.
+	 */
+	uint32_t (*with)(struct ckpt_run *run, uint32_t task);
+	const char *what; /* "descriptor table" */
+};
+
+#define CKPT_SHARE_POINT "share"
+
 #ifdef __cplusplus
 }
 #endif

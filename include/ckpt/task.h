@@ -132,6 +132,16 @@ CKPT_API int ckpt_make_thread(struct ckpt_run *run, struct ckpt_task *task,
 			      struct ckpt_error *err);
 
 /*
+ * Give a task its own copy of what it was born to share with its parent: CLONE_FILES
+ * and CLONE_FS of clone_flags.
+ */
+CKPT_API int ckpt_unshare(struct ckpt_run *run, struct ckpt_task *task, uint64_t flags,
+			  struct ckpt_error *err);
+
+/* How many tasks have its descriptor table, itself included. */
+CKPT_API size_t ckpt_table_users(const struct ckpt_task *task);
+
+/*
  * Let a skeleton end: it gets status `status` (as wait(2) encodes it: exit code
  * or killing signal) and stays a zombie until its parent reaps it. Returns when
  * it is dead. `status` with the core bit set is an error (-EOPNOTSUPP).

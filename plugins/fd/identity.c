@@ -177,8 +177,8 @@ size_t fd_files_of(const struct fd_state *st, dev_t dev, ino_t ino, struct fd_fi
 	return n;
 }
 
-const struct fd_entry *fd_entry_find(const struct fd_state *st, const struct ckpt_task *task,
-				     int num)
+/* The first entry that is not before that place. */
+static size_t lower_bound(const struct fd_state *st, uint32_t task, int num)
 {
 	size_t lo = 0, hi = st->n;
 
@@ -186,108 +186,30 @@ const struct fd_entry *fd_entry_find(const struct fd_state *st, const struct ckp
 		size_t mid = lo + (hi - lo) / 2;
 		const struct fd_entry *e = &st->entries[mid];
 
-		if (e->task == task && e->num == num)
-			return e;
-		if (e->task->id < task->id || (e->task == task && e->num < num))
+		if (e->task->id < task || (e->task->id == task && e->num < num))
 			lo = mid + 1;
 		else
 			hi = mid;
 	}
-	return NULL;
+	return lo;
 }
 
-static int by_table(const void *va, const void *vb, void *failed)
+const struct fd_entry *fd_entry_find(const struct fd_state *st, const struct ckpt_task *task,
+				     int num)
 {
-	const struct ckpt_task *a = *(struct ckpt_task *const *)va;
-	const struct ckpt_task *b = *(struct ckpt_task *const *)vb;
-	int c = ckpt_kcmp(a, b, KCMP_FILES);
+	size_t at = lower_bound(st, task->id, num);
+	const struct fd_entry *e = &st->entries[at];
 
-	if (c < 0 || c > 2) {
-		if (!*(int *)failed)
-			*(int *)failed = c < 0 ? c : -EPROTO;
-		return cmp_u64(a->id, b->id);
-	}
-	return c == 0 ? 0 : c == 1 ? -1 : 1;
+	return at < st->n && e->task == task && e->num == num ? e : NULL;
 }
 
-static void refuse_shared(struct ckpt_run *run, const struct ckpt_task *a,
-			  const struct ckpt_task *b)
+size_t fd_entries_of(const struct fd_state *st, const struct ckpt_task *holder,
+		     const struct fd_entry **out)
 {
-	char reason[160];
+	size_t from = lower_bound(st, holder->id, 0), to = from;
 
-	snprintf(reason, sizeof(reason), "the table is shared with task %u (%s) by CLONE_FILES",
-		 a->id, a->comm);
-	ckpt_refuse(run, &(struct ckpt_blocker){
-				 .feature = "shared-tables",
-				 .task = b,
-				 .object = "descriptor table",
-				 .reason = reason,
-				 .hint = "tables shared between processes are not saved yet",
-				 .no_loss = true,
-			 });
-}
-
-static int check_threads(struct ckpt_run *run, const struct ckpt_task *t, struct ckpt_error *err)
-{
-	for (size_t i = 1; i < t->n_threads; i++) {
-		char object[48];
-		long c;
-
-		if (t->threads[0]->dead || t->threads[i]->dead)
-			continue;
-		c = syscall(SYS_kcmp, t->pid, t->threads[i]->tid, KCMP_FILES, 0, 0);
-		if (c < 0 && !(ckpt_is_live(run) && errno == ESRCH))
-			return ckpt_fail_sys(err, errno, "task %u (%s): kcmp(2) of thread %d",
-					     t->id, t->comm, t->threads[i]->tid);
-		if (c <= 0)
-			continue;
-		snprintf(object, sizeof(object), "descriptor table of thread %d",
-			 t->threads[i]->tid);
-		ckpt_refuse(run,
-			    &(struct ckpt_blocker){
-				    .feature = "thread-tables",
-				    .task = t,
-				    .object = object,
-				    .reason = "the thread has a table of its own",
-				    .hint = "unshare(CLONE_FILES) in a thread is not saved yet",
-				    .no_loss = true,
-			    });
-	}
-	return 0;
-}
-
-static int by_task(const void *a, const void *b)
-{
-	return cmp_u64((*(struct ckpt_task *const *)a)->id, (*(struct ckpt_task *const *)b)->id);
-}
-
-int fd_check_sharing(struct ckpt_run *run, struct ckpt_error *err)
-{
-	size_t count = ckpt_task_count(run), n = 0;
-	CKPT_AUTO_FREE struct ckpt_task **list = calloc(count + 1, sizeof(struct ckpt_task *));
-	int failed = 0;
-
-	if (!list)
-		return ckpt_fail(err, ENOMEM, "out of memory");
-	for (size_t i = 0; i < count; i++) {
-		struct ckpt_task *t = ckpt_task_at(run, i);
-		int r = t->zombie ? 0 : check_threads(run, t, err);
-
-		if (r)
-			return r;
-		if (!t->zombie && !t->threads[0]->dead)
-			list[n++] = t;
-	}
-	if (n > 1)
-		qsort_r(list, n, sizeof(*list), by_table, &failed);
-	for (size_t i = 0, j; i < n && !failed; i = j) {
-		for (j = i + 1; j < n && !by_table(&list[i], &list[j], &failed); j++)
-			;
-		qsort(list + i, j - i, sizeof(*list), by_task);
-		for (size_t k = i + 1; k < j && !failed; k++)
-			refuse_shared(run, list[i], list[k]);
-	}
-	if (failed && !ckpt_is_live(run))
-		return ckpt_fail_sys(err, failed, "comparing descriptor tables");
-	return 0;
+	while (to < st->n && st->entries[to].task == holder)
+		to++;
+	*out = st->entries + from;
+	return to - from;
 }

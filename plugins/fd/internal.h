@@ -4,6 +4,7 @@
 #define FD_INTERNAL_H
 
 #include <ckpt/fd.h>
+#include <ckpt/pid.h>
 #include <ckpt/plugin.h>
 
 #include "fd.pb-c.h"
@@ -80,7 +81,8 @@ struct fd_stashed {
 #define FD_NAMELESS 4
 
 struct fd_state {
-	struct fd_entry *entries; /* by task, then number */
+	struct ckpt_task **holders; /* by task: the first that has its table */
+	struct fd_entry *entries;   /* by task that holds the table, then number */
 	size_t n, cap;
 	struct fd_file *files; /* by id */
 	size_t n_files;
@@ -105,8 +107,11 @@ void fd_found_clear(struct fd_state *st);
 
 int fd_scan(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err);
 int fd_identify(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err);
-/* Refuse tables that tasks share or threads have for themselves. */
-int fd_check_sharing(struct ckpt_run *run, struct ckpt_error *err);
+/* Which tasks share a table; refuses those that threads have for themselves. */
+int fd_find_tables(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err);
+/* Entries of a table by number; returns how many. */
+size_t fd_entries_of(const struct fd_state *st, const struct ckpt_task *holder,
+		     const struct fd_entry **out);
 /* Describe for a kind; opens a duplicate, which the caller closes. 1: gone meanwhile. */
 int fd_describe(struct ckpt_run *run, const struct fd_file *file, struct ckpt_fd_found *f,
 		struct ckpt_error *err);
@@ -239,6 +244,8 @@ extern const struct ckpt_fd_kind fd_kind_external;
 const struct ckpt_extension *fd_external(struct ckpt_run *run, const struct ckpt_fd_found *f);
 /* Is every -o fd.inherit asked for? */
 int fd_plan_inherit(struct ckpt_run *run, struct ckpt_error *err);
+
+extern const struct ckpt_share_kind fd_share;
 
 /* What kinds may ask about the rest of the tree. */
 extern const struct ckpt_fd_tree fd_tree;

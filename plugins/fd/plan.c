@@ -58,6 +58,13 @@ static int plan_table(struct ckpt_run *run, const Ckpt__Fd__Table *t, bool *held
 	if (!fd_task_known(run, t->id))
 		return ckpt_fail_image(
 			err, "a descriptor table belongs to task %u, which is not there", t->id);
+	if (t->shares) {
+		const Ckpt__Fd__Table *first = ckpt_record_by_id(run, "fd.table", t->shares);
+
+		if (t->n_entries || t->shares >= t->id || !first || first->shares)
+			return ckpt_fail_image(err, "task %u shares no valid descriptor table",
+					       t->id);
+	}
 	for (size_t i = 0; i < t->n_entries; i++) {
 		const Ckpt__Fd__Entry *e = t->entries[i];
 		ssize_t at = ckpt_record_index(run, "fd.file", e->file);

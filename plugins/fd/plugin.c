@@ -42,6 +42,7 @@ static const struct ckpt_feature features[] = {
 	{ "inotify", "inotify with its watches" },
 	{ "locks", "POSIX, OFD and flock(2) locks, leases" },
 	{ "owner", "who gets signals about a descriptor (F_SETOWN, F_SETSIG, O_ASYNC)" },
+	{ "shared-tables", "descriptor tables that processes share (CLONE_FILES)" },
 	{ "external", "what leaves the tree and is listed with -o fd.external" },
 	{ NULL, NULL },
 };
@@ -143,6 +144,7 @@ static const struct ckpt_extension extensions[] = {
 	{ CKPT_FD_POINT, "o-path", &fd_kind_opath },
 	{ CKPT_FD_POINT, "proc", &fd_kind_proc },
 	{ CKPT_FD_POINT, "external", &fd_kind_external },
+	{ CKPT_SHARE_POINT, "files", &fd_share },
 	{ NULL, NULL, NULL },
 };
 

@@ -228,7 +228,8 @@ int fd_scan(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err)
 {
 	for (size_t i = 0; i < ckpt_task_count(run); i++) {
 		const struct ckpt_task *task = ckpt_task_at(run, i);
-		int r = task->zombie ? 0 : scan_task(run, st, task, err);
+		bool mine = !task->zombie && st->holders[task->id - 1] == task;
+		int r = mine ? scan_task(run, st, task, err) : 0;
 
 		if (r)
 			return r;

@@ -25,10 +25,12 @@ void fd_found_clear(struct fd_state *st)
 		free(st->entries[i].link);
 		free(st->entries[i].fdinfo);
 	}
+	free(st->holders);
 	free(st->entries);
 	free(st->files);
 	free(st->by_inode);
 	free(st->foreign);
+	st->holders = NULL;
 	st->entries = NULL;
 	st->files = NULL;
 	st->by_inode = NULL;

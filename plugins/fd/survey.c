@@ -128,7 +128,7 @@ int fd_survey(struct ckpt_run *run, struct ckpt_error *err)
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	fd_found_clear(st);
 	refuse_dead_leaders(run);
-	r = fd_check_sharing(run, err);
+	r = fd_find_tables(run, st, err);
 	if (!r)
 		r = fd_scan(run, st, err);
 	if (!r)
@@ -140,9 +140,13 @@ int fd_survey(struct ckpt_run *run, struct ckpt_error *err)
 
 /* ---- collect ------------------------------------------------------------------ */
 
-static int put_table(struct ckpt_run *run, const struct ckpt_task *task,
-		     const struct fd_entry *entries, size_t n, struct ckpt_error *err)
+static int put_table(struct ckpt_run *run, const struct fd_state *st, const struct ckpt_task *task,
+		     struct ckpt_error *err)
 {
+	const struct ckpt_task *holder = st->holders[task->id - 1];
+	bool shares = holder != task && ckpt_feature_on(run, "shared-tables");
+	const struct fd_entry *entries = NULL;
+	size_t n = shares ? 0 : fd_entries_of(st, holder, &entries);
 	CKPT_AUTO_FREE Ckpt__Fd__Entry *list = calloc(n + 1, sizeof(*list));
 	CKPT_AUTO_FREE Ckpt__Fd__Entry **ptr = calloc(n + 1, sizeof(*ptr));
 	Ckpt__Fd__Table table = CKPT__FD__TABLE__INIT;
@@ -162,28 +166,20 @@ static int put_table(struct ckpt_run *run, const struct ckpt_task *task,
 	}
 	table.id = task->id;
 	table.entries = ptr;
+	table.shares = shares ? holder->id : 0;
 	return ckpt_record_put(run, FD_TABLE, &table.base, err);
 }
 
-static int put_tables(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err)
+static int put_tables(struct ckpt_run *run, const struct fd_state *st, struct ckpt_error *err)
 {
-	size_t at = 0;
+	int r = 0;
 
-	for (size_t i = 0; i < ckpt_task_count(run); i++) {
+	for (size_t i = 0; i < ckpt_task_count(run) && !r; i++) {
 		const struct ckpt_task *task = ckpt_task_at(run, i);
-		size_t end = at;
-		int r;
 
-		if (task->zombie)
-			continue;
-		while (end < st->n && st->entries[end].task == task)
-			end++;
-		r = put_table(run, task, st->entries + at, end - at, err);
-		if (r)
-			return r;
-		at = end;
+		r = task->zombie ? 0 : put_table(run, st, task, err);
 	}
-	return 0;
+	return r;
 }
 
 static int collect_file(struct ckpt_run *run, struct fd_file *file, struct ckpt_error *err)

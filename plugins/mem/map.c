@@ -74,12 +74,15 @@ static int lend_exe(struct mapper *m, struct ckpt_error *err)
 	m->exe_num = -1;
 	if (!sp->exe || !sp->start_code)
 		return 0;
-	/* with the others closed, it gets the pidfd's next number at most: that after it is free */
+	/*
+	 * With the others closed, above the restored descriptors there are the pidfds of all
+	 * that share the table, and maybe this file: the number after these is free.
+	 */
 	mem_lend_end(&m->lend, m->j.s);
 	op = lend_opened(m, slots(m->j.im) - 1, sp->exe, O_RDONLY, err);
 	if (op < 0)
 		return op;
-	m->exe_num = m->lend.engine + 2;
+	m->exe_num = m->lend.engine + 1 + (int)ckpt_table_users(m->j.task);
 	ckpt_script_add(m->j.s, SYS_fcntl, CKPT_R(op), CKPT_C(F_DUPFD_CLOEXEC), CKPT_C(m->exe_num));
 	ckpt_script_expect(m->j.s, m->exe_num);
 	return 0;

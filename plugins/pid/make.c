@@ -48,6 +48,7 @@ static int make(struct ckpt_run *run, struct pid_plan *p, int node, struct ckpt_
 	b.exit_signal = n->rec ? n->rec->exit_signal : SIGCHLD;
 	if (first)
 		b.clone_flags = CLONE_NEWPID;
+	b.clone_flags |= n->born_sharing;
 	if (!maker) {
 		/* ckpt waits for it, and then whoever adopts it */
 		b.exit_signal = SIGCHLD;
@@ -93,6 +94,13 @@ int pid_make(struct ckpt_run *run, struct ckpt_error *err)
 			r = pid_session_made(run, n->task, err);
 		if (r < 0)
 			return ckpt_wrap(err, "%s", pid_node_name(n, name, sizeof(name)));
+	}
+	for (size_t i = 0; i < p->n_tasks; i++) {
+		struct pid_node *n = &p->nodes[i];
+		int r = n->parts ? ckpt_unshare(run, n->task, n->parts, err) : 0;
+
+		if (r < 0)
+			return ckpt_wrap(err, "task %u", n->id);
 	}
 	ckpt_count(run, "processes", p->n_tasks);
 	return 0;

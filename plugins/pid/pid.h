@@ -107,6 +107,8 @@ struct pid_node {
 	int maker;			  /* index of who clones it; -1: ckpt */
 	int session, group;		  /* index of the leader; -1: that of ckpt */
 	bool early;			  /* to be made before its maker's setsid */
+	uint64_t born_sharing;		  /* clone flags: what it has in common with its maker */
+	uint64_t parts;			  /* of that, what it gives up when all are made */
 	bool made;			  /* while ordering */
 	int born_session, born_group;	  /* while ordering: as inherited */
 	int now_session, now_group;
@@ -131,6 +133,8 @@ struct pid_plan {
 };
 
 void pid_plan_free(void *plan);
+/* The node of an id; -1: there is none. */
+int pid_plan_node(const struct pid_plan *p, uint32_t id);
 /* Index of the init of a namespace (by index); -1 for ckpt's own. */
 int pid_plan_init(const struct pid_plan *p, uint32_t ns);
 /* Is namespace `b` (index) `a` or below it? */
@@ -140,6 +144,8 @@ const char *pid_node_name(const struct pid_node *n, char *buf, size_t size);
 bool pid_leads_session(const struct pid_plan *p, int node);
 /* Who clones whom: fills `maker`, adds middles. Unmet ones are listed. */
 int pid_plan_makers(struct ckpt_run *run, struct pid_plan *p, struct ckpt_error *err);
+/* What is shared by birth (share.c): fills `born_sharing` and `parts`. */
+int pid_plan_sharing(struct ckpt_run *run, struct pid_plan *p, struct ckpt_error *err);
 /* In which order: fills ops. */
 int pid_plan_order(struct ckpt_run *run, struct pid_plan *p, struct ckpt_error *err);
 /* Are the numbers free on this machine? */

@@ -44,7 +44,7 @@ bool pid_leads_session(const struct pid_plan *p, int node)
 }
 
 /* Nodes are sorted by id; -1 if there is none. */
-static int node_of(const struct pid_plan *p, uint32_t id)
+int pid_plan_node(const struct pid_plan *p, uint32_t id)
 {
 	size_t lo = 0, hi = p->n;
 
@@ -176,7 +176,7 @@ static int load_tasks(struct ckpt_run *run, struct pid_plan *p, struct ckpt_erro
 		if (!i)
 			continue;
 		/* pre-order: parents first, which also rules out circles */
-		n->parent = node_of(p, r->parent);
+		n->parent = pid_plan_node(p, r->parent);
 		if (n->parent < 0 || (size_t)n->parent >= i || p->nodes[n->parent].rec->zombie)
 			return ckpt_fail_image(err, "task %u: no living parent %u before it", r->id,
 					       r->parent);
@@ -211,7 +211,7 @@ static int load_leaders(struct ckpt_run *run, struct pid_plan *p, struct ckpt_er
 		};
 		n->group = (int)p->n;
 		/* a session made by a task that is gone, or a group in session `of` */
-		n->session = r->session ? (int)p->n : r->of ? node_of(p, r->of) : -1;
+		n->session = r->session ? (int)p->n : r->of ? pid_plan_node(p, r->of) : -1;
 		if (!r->session && r->of && n->session < 0)
 			return ckpt_fail_image(err, "%s: no session %u", what, r->of);
 		p->n++;
@@ -225,8 +225,8 @@ static int link_families(struct pid_plan *p, struct ckpt_error *err)
 	for (size_t i = 0; i < p->n_tasks; i++) {
 		struct pid_node *n = &p->nodes[i];
 
-		n->session = n->rec->session ? node_of(p, n->rec->session) : -1;
-		n->group = n->rec->group ? node_of(p, n->rec->group) : -1;
+		n->session = n->rec->session ? pid_plan_node(p, n->rec->session) : -1;
+		n->group = n->rec->group ? pid_plan_node(p, n->rec->group) : -1;
 		if ((n->rec->session && n->session < 0) || (n->rec->group && n->group < 0))
 			return ckpt_fail_image(err,
 					       "task %u: no leader of its session %u or group %u",
@@ -253,7 +253,7 @@ static int check_inits(struct pid_plan *p, struct ckpt_error *err)
 {
 	p->inits[0] = -1;
 	for (size_t i = 1; i < p->n_ns; i++) {
-		int at = node_of(p, p->ns[i]->init);
+		int at = pid_plan_node(p, p->ns[i]->init);
 		const struct pid_node *n = at < 0 ? NULL : &p->nodes[at];
 
 		if (!n || n->kind != PID_TASK || n->ns != i || n->rec->zombie ||
@@ -316,6 +316,8 @@ int pid_plan(struct ckpt_run *run, struct ckpt_error *err)
 	r = load(run, p, err);
 	if (r == 0)
 		r = pid_plan_makers(run, p, err);
+	if (r == 0)
+		r = pid_plan_sharing(run, p, err);
 	if (r == 0)
 		r = pid_plan_numbers(run, p, err);
 	if (r == 0)

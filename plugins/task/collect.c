@@ -115,6 +115,8 @@ struct parts {
 	struct told told;
 	void *xstate;
 	char comm[32];
+	Ckpt__Task__Place place;
+	char cwd[4096];
 	Ckpt__Task__Signal *signals;
 	Ckpt__Task__Signal **signal_list;
 	uint32_t speculation[N_SPECULATION];
@@ -287,6 +289,11 @@ static int one(struct ckpt_run *run, struct ckpt_thread *th, uint32_t index, str
 	if (r == 0)
 		r = task_sched_read(run, th, &p.sched, err);
 	rec.scheduling = &p.sched.msg;
+	if (r == 0 && task_has_own_place(th) &&
+	    ckpt_feature_on(run, task_features[TASK_THREAD_FS].name)) {
+		r = task_place_read(th, &p.place, p.cwd, sizeof(p.cwd), err);
+		rec.place = &p.place;
+	}
 	p.signal_list = rec.pending;
 	return r < 0 ? r : ckpt_record_put(run, TASK_REC_THREAD, &rec.base, err);
 }
@@ -307,6 +314,8 @@ int task_collect(struct ckpt_run *run, struct ckpt_error *err)
 {
 	int r = put_saved(run, err);
 
+	if (r == 0)
+		r = task_places_collect(run, err);
 	for (size_t i = 0; i < ckpt_task_count(run) && r == 0; i++) {
 		struct ckpt_task *t = ckpt_task_at(run, i);
 

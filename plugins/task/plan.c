@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/personality.h>
-#include <sys/stat.h>
 
 #include "task.h"
 
@@ -173,6 +172,10 @@ static int check_thread(struct ckpt_run *run, const struct task_state *st,
 		       rec->pdeath_signal > TASK_N_SIGNALS ||
 		       (rec->n_speculation != 0 && rec->n_speculation != 3)))
 		return TASK_BAD(err, "name, personality or prctl values");
+	if (r == 0 && rec->place)
+		r = rec->index ? task_place_plan(run, st, rec->id, rec->place->cwd,
+						 rec->place->umask, err)
+			       : TASK_BAD(err, "a place of the main thread's own");
 	if (r == 0)
 		r = task_creds_plan(run, st, rec, err);
 	if (r == 0)
@@ -213,20 +216,18 @@ static void check_oom(struct ckpt_run *run, const Ckpt__Task__Process *rec)
 static int check_process(struct ckpt_run *run, const struct task_state *st,
 			 const Ckpt__Task__Process *rec, struct ckpt_error *err)
 {
-	struct stat dir;
 	int r = check_actions(rec, err);
 
 	if (r < 0)
 		return r;
-	if (rec->oom_score_adj < -1000 || rec->oom_score_adj > 1000 || rec->umask > 0777 ||
-	    rec->dumpable > 1 || rec->cwd[0] != '/')
-		return TASK_BAD(err, "oom_score_adj, umask, dumpable or cwd");
+	if (rec->oom_score_adj < -1000 || rec->oom_score_adj > 1000 || rec->dumpable > 1)
+		return TASK_BAD(err, "oom_score_adj or dumpable");
 	if (rec->stop_signal && rec->stop_signal != SIGSTOP && rec->stop_signal != SIGTSTP &&
 	    rec->stop_signal != SIGTTIN && rec->stop_signal != SIGTTOU)
 		return TASK_BAD(err, "stopped by signal %u", rec->stop_signal);
-	if (task_saved(st, TASK_CWD) && (stat(rec->cwd, &dir) < 0 || !S_ISDIR(dir.st_mode)))
-		ckpt_unmet(run, CKPT_EXIT_FAILED, "make that directory",
-			   "task %u: its working directory %s is not there", rec->id, rec->cwd);
+	r = task_place_plan(run, st, rec->id, rec->cwd, rec->umask, err);
+	if (r < 0)
+		return r;
 	if (task_saved(st, TASK_OOM))
 		check_oom(run, rec);
 	r = task_limits_plan(run, rec, err);

@@ -74,6 +74,11 @@ static int probe_raise(struct ckpt_error *err)
 			 "hard limits above ckpt's own and a lower oom_score_adj are refused");
 }
 
+static const struct ckpt_extension extensions[] = {
+	{ CKPT_SHARE_POINT, "fs", &task_share_fs },
+	{ NULL, NULL, NULL },
+};
+
 static const struct ckpt_need needs[] = {
 	{ "XSAVE", true, probe_xstate },
 	{ "rseq(2)", false, probe_rseq },
@@ -92,6 +97,7 @@ CKPT_PLUGIN{
 	.records = records,
 	.rules = rules,
 	.steps = steps,
+	.extensions = extensions,
 	.needs = needs,
 	.state_free = task_state_free,
 };

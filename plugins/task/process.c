@@ -194,10 +194,12 @@ int task_collect_process(struct ckpt_run *run, const struct ckpt_task *t, struct
 {
 	__attribute__((cleanup(parts_free))) struct parts p = { 0 };
 	Ckpt__Task__Process rec = CKPT__TASK__PROCESS__INIT;
-	const struct task_peek *peek = task_peeked(ckpt_state(run), t->threads[0]->tid);
+	const struct task_state *st = ckpt_state(run);
+	const struct task_peek *peek = task_peeked(st, t->threads[0]->tid);
 	int r;
 
 	rec.id = t->id;
+	rec.shares_fs = st->fs_first[t->id - 1];
 	rec.actions = p.action_list;
 	rec.itimers = p.itimer_list;
 	rec.limits = p.limit_list;

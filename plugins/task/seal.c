@@ -179,6 +179,8 @@ static int thread(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt__Task
 
 	if (task_saved(st, TASK_COMM))
 		ckpt_script_add(s, SYS_prctl, CKPT_C(PR_SET_NAME), CKPT_STR(rec->comm));
+	if (rec->place)
+		task_place_script(s, st, rec->place);
 	if (rec->altstack) {
 		const struct task_stack a = {
 			.sp = rec->altstack->sp,

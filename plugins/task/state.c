@@ -28,6 +28,8 @@ const struct ckpt_feature task_features[TASK_N_FEATURES + 1] = {
 	[TASK_LIMITS] = { "limits", "resource limits" },
 	[TASK_UMASK] = { "umask", "file mode creation masks" },
 	[TASK_CWD] = { "cwd", "working directories" },
+	[TASK_SHARED_FS] = { "shared-fs", "processes that share working directory and umask" },
+	[TASK_THREAD_FS] = { "thread-fs", "threads with working directory and umask of their own" },
 	[TASK_PERSONALITY] = { "personality", "personality(2)" },
 	[TASK_TIMERSLACK] = { "timer-slack", "PR_SET_TIMERSLACK" },
 	[TASK_THP] = { "thp", "PR_SET_THP_DISABLE" },
@@ -62,6 +64,7 @@ void task_state_free(void *state)
 		free(st->peeks[i].shared);
 	}
 	free(st->peeks);
+	free(st->fs_first);
 	free(st);
 }
 

@@ -6,7 +6,6 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include "task.h"
@@ -15,43 +14,6 @@
 #define SCHED_DEADLINE 6
 #endif
 #define SCHED_EXT 7
-
-static int same_file(const struct ckpt_task *t, const char *link, const char *path)
-{
-	struct stat a, b;
-
-	if (fstatat(t->procfd, link, &a, 0) < 0)
-		return -errno;
-	return stat(path, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-}
-
-static int root_and_cwd(struct ckpt_run *run, const struct ckpt_task *t, struct ckpt_error *err)
-{
-	char cwd[4096];
-	ssize_t len = ckpt_proc_link(t, "cwd", cwd, sizeof(cwd), err);
-	int r = same_file(t, "root", "/proc/self/root");
-
-	if (task_gone(run, r) || task_gone(run, (int)len))
-		return 0;
-	if (r < 0)
-		return ckpt_fail_sys(err, r, "/proc/%d/root", t->pid);
-	if (len < 0)
-		return (int)len;
-	if (!r) {
-		task_refuse(run, t, "root", "root directory", "it is not the one that ckpt has",
-			    "run ckpt in the same root; other roots come with the mnt plugin");
-		return 0;
-	}
-	r = same_file(t, "cwd", cwd);
-	if (task_gone(run, r))
-		return 0;
-	if (r < 0)
-		return ckpt_fail_sys(err, r, "/proc/%d/cwd", t->pid);
-	if (!r)
-		task_refuse(run, t, "cwd", cwd, "the working directory has no path any more",
-			    "change to a directory that exists");
-	return 0;
-}
 
 static int elf_class(struct ckpt_run *run, const struct ckpt_task *t)
 {
@@ -88,7 +50,6 @@ static const struct {
 } shared[] = {
 	{ KCMP_VM, "shared-memory", "address space" },
 	{ KCMP_SIGHAND, "shared-handlers", "signal handlers" },
-	{ KCMP_FS, "shared-fs", "working directory and umask" },
 };
 
 static int by_table(const void *a, const void *b, void *type)
@@ -136,19 +97,18 @@ static int sharing(struct ckpt_run *run, struct ckpt_error *err)
 
 int task_survey(struct ckpt_run *run, struct ckpt_error *err)
 {
+	int r;
+
 	for (size_t i = 0; i < ckpt_task_count(run); i++) {
 		const struct ckpt_task *t = ckpt_task_at(run, i);
-		int r;
 
 		if (t->zombie)
 			continue;
-		r = root_and_cwd(run, t, err);
-		if (r < 0)
-			return r;
 		elf_class(run, t);
 		policies(run, t);
 		if (t->stopped)
 			task_want(run, TASK_STOPPED, t, "stopped by a signal");
 	}
-	return sharing(run, err);
+	r = task_places_survey(run, err);
+	return r < 0 ? r : sharing(run, err);
 }

@@ -5,6 +5,7 @@
 
 #include <signal.h>
 
+#include <ckpt/pid.h>
 #include <ckpt/plugin.h>
 
 #include "task.pb-c.h"
@@ -35,6 +36,8 @@ enum task_feature {
 	TASK_LIMITS,
 	TASK_UMASK,
 	TASK_CWD,
+	TASK_SHARED_FS,
+	TASK_THREAD_FS,
 	TASK_PERSONALITY,
 	TASK_TIMERSLACK,
 	TASK_THP,
@@ -84,6 +87,8 @@ struct task_state {
 	struct task_peek *peeks;
 	size_t n_peeks;
 	uint64_t saved; /* restore: mask of features in the image */
+	/* dump, by task: the first that it shares cwd, root and umask with; 0: none */
+	uint32_t *fs_first;
 };
 
 /* The run's state, made on first use; NULL if out of memory. */
@@ -148,6 +153,20 @@ int task_timers_read(struct ckpt_run *run, const struct ckpt_task *t, Ckpt__Task
 int task_timers_plan(struct ckpt_run *run, const Ckpt__Task__Process *rec, struct ckpt_error *err);
 int task_timers_set(struct ckpt_run *run, struct ckpt_task *t, const Ckpt__Task__Process *rec,
 		    struct ckpt_error *err);
+
+/* place.c: root, working directory, umask */
+int task_places_survey(struct ckpt_run *run, struct ckpt_error *err);
+/* Fills fs_first. */
+int task_places_collect(struct ckpt_run *run, struct ckpt_error *err);
+/* Has a thread them for itself? */
+bool task_has_own_place(const struct ckpt_thread *th);
+int task_place_read(const struct ckpt_thread *th, Ckpt__Task__Place *place, char *cwd, size_t size,
+		    struct ckpt_error *err);
+int task_place_plan(struct ckpt_run *run, const struct task_state *st, uint32_t id, const char *cwd,
+		    uint32_t umask, struct ckpt_error *err);
+void task_place_script(struct ckpt_script *s, const struct task_state *st,
+		       const Ckpt__Task__Place *place);
+extern const struct ckpt_share_kind task_share_fs;
 
 /* restart.c: what a copy must do where the kernel would restart a call of the original */
 uint32_t task_restarted(const struct ckpt_thread *th);

@@ -112,6 +112,7 @@ def threads_of(pid):
             "nice": fields[16], "policy": fields[38], "rt_priority": fields[37],
             "affinity": sorted(os.sched_getaffinity(tid)) if fields[0] not in "ZX" else None,
             "ioprio": syscall("ioprio_get", 1, tid), "robust_list": head.value,
+            "cwd": link(f"{base}/cwd"), "umask": status_of(f"{base}/status", ("Umask",)),
             "timerslack": read(f"/proc/{tid}/timerslack_ns").strip(),
             **status_of(f"{base}/status", THREAD_STATUS)}
     return found

@@ -14,9 +14,11 @@
 #include <linux/seccomp.h>
 #include <mqueue.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <pty.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -428,14 +430,35 @@ static void sharing(int flags)
 	adopt(MUST(clone(sleeping_child, stack + size, flags | SIGCHLD, NULL)));
 }
 
-static void shared_files(void)
+static int thread_stands[2];
+
+/* With what is its own by now, it has a child, or goes on. */
+static void *thread_of_its_own(void *flags)
 {
-	sharing(CLONE_FILES);
+	MUST(unshare((int)(intptr_t)flags));
+	if ((intptr_t)flags == CLONE_FS)
+		sharing(CLONE_FS);
+	MUST(write(thread_stands[1], "", 1));
+	sleep_forever();
 }
 
-static void shared_fs(void)
+static void start_thread(int flags)
 {
-	sharing(CLONE_FS);
+	pthread_t thread;
+	char byte;
+	MUST(pipe(thread_stands));
+	MUST_ZERO(pthread_create(&thread, NULL, thread_of_its_own, (void *)(intptr_t)flags));
+	MUST(read(thread_stands[0], &byte, 1));
+}
+
+static void thread_table(void)
+{
+	start_thread(CLONE_FILES);
+}
+
+static void thread_place_shared(void)
+{
+	start_thread(CLONE_FS);
 }
 
 static void shared_memory(void)
@@ -496,8 +519,8 @@ static const struct mode {
 	{ "cgroup-namespace", cgroup_namespace, "cgroup namespace" },
 	{ "tracee", tracee, "(trace|ptrace)" },
 	{ "pipe-outside", pipe_outside, "pipe" },
-	{ "shared-files", shared_files, "(CLONE_FILES|descriptor table|share)" },
-	{ "shared-fs", shared_fs, "(CLONE_FS|share)" },
+	{ "thread-table", thread_table, "the thread has a table of its own" },
+	{ "thread-place-shared", thread_place_shared, "thread that shares them with others" },
 	{ "shared-memory", shared_memory, "(CLONE_VM|address space|share|memory)" },
 	{ "session-outside", session_outside, "session" },
 };

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Where a task is: root, working directory and umask are one object of the kernel's,
+ * which all threads of a process have in common. Processes may share it (CLONE_FS),
+ * and a thread may have one of its own (unshare(CLONE_FS)).
+ */
+#include <linux/kcmp.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include "task.h"
+
+/* A process, or a thread that differs from it. */
+struct holder {
+	const struct ckpt_task *task;
+	pid_t tid;
+};
+
+static bool is_thread(const struct holder *h)
+{
+	return h->tid != h->task->pid;
+}
+
+static int kcmp_fs(pid_t a, pid_t b)
+{
+	long r = syscall(SYS_kcmp, a, b, KCMP_FS, 0, 0);
+
+	return r < 0 ? -errno : (int)r;
+}
+
+bool task_has_own_place(const struct ckpt_thread *th)
+{
+	return th->tid != th->task->pid && !th->dead && !th->task->threads[0]->dead &&
+	       kcmp_fs(th->task->pid, th->tid) > 0;
+}
+
+/* ---- survey ------------------------------------------------------------------------- */
+
+static int same_file(const struct holder *h, const char *link, const char *path)
+{
+	char of[64];
+	struct stat a, b;
+
+	snprintf(of, sizeof(of), "task/%d/%s", h->tid, link);
+	if (fstatat(h->task->procfd, of, &a, 0) < 0)
+		return -errno;
+	return stat(path, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+static int root_and_cwd(struct ckpt_run *run, const struct holder *h, struct ckpt_error *err)
+{
+	const struct ckpt_task *t = h->task;
+	char cwd[4096], link[64];
+	ssize_t len;
+	int r;
+
+	snprintf(link, sizeof(link), "task/%d/cwd", h->tid);
+	len = ckpt_proc_link(t, link, cwd, sizeof(cwd), err);
+	r = same_file(h, "root", "/proc/self/root");
+	if (task_gone(run, r) || task_gone(run, (int)len))
+		return 0;
+	if (r < 0)
+		return ckpt_fail_sys(err, r, "/proc/%d/task/%d/root", t->pid, h->tid);
+	if (len < 0)
+		return (int)len;
+	if (!r) {
+		task_refuse(run, t, "root", "root directory", "it is not the one that ckpt has",
+			    "run ckpt in the same root; other roots come with the mnt plugin");
+		return 0;
+	}
+	r = same_file(h, "cwd", cwd);
+	if (task_gone(run, r))
+		return 0;
+	if (r < 0)
+		return ckpt_fail_sys(err, r, "/proc/%d/task/%d/cwd", t->pid, h->tid);
+	if (!r)
+		task_refuse(run, t, "cwd", cwd, "the working directory has no path any more",
+			    "change to a directory that exists");
+	return 0;
+}
+
+static int by_kernel(const void *va, const void *vb)
+{
+	const struct holder *a = va, *b = vb;
+	int order = kcmp_fs(a->tid, b->tid);
+
+	if (order == 1 || order == 2)
+		return order == 1 ? -1 : 1;
+	/* equal ones next to each other, in a repeatable order: processes first, by id */
+	if (is_thread(a) != is_thread(b))
+		return is_thread(a) ? 1 : -1;
+	if (a->task->id != b->task->id)
+		return a->task->id < b->task->id ? -1 : 1;
+	return (a->tid > b->tid) - (a->tid < b->tid);
+}
+
+static void refuse_shared(struct ckpt_run *run, const struct holder *first, const struct holder *h)
+{
+	char object[128];
+
+	snprintf(object, sizeof(object),
+		 "working directory and umask of %d, shared with task %u (%.15s)", h->tid,
+		 first->task->id, first->task->comm);
+	if (is_thread(h))
+		task_refuse(run, h->task, "thread-fs", object,
+			    "a thread that shares them with others than its own process cannot be "
+			    "made again",
+			    "let the thread call unshare(CLONE_FS)");
+	else
+		ckpt_refuse_off(run, "shared-fs", h->task, object);
+}
+
+static int list_holders(struct ckpt_run *run, struct holder **out, size_t *n)
+{
+	size_t cap = 0;
+
+	for (size_t i = 0; i < ckpt_task_count(run); i++)
+		cap += ckpt_task_at(run, i)->n_threads + 1;
+	*out = calloc(cap + 1, sizeof(**out));
+	if (!*out)
+		return -ENOMEM;
+	for (size_t i = 0; i < ckpt_task_count(run); i++) {
+		const struct ckpt_task *t = ckpt_task_at(run, i);
+
+		for (size_t k = 0; k < t->n_threads && !t->zombie; k++)
+			if (k ? task_has_own_place(t->threads[k]) : !t->threads[0]->dead)
+				(*out)[(*n)++] = (struct holder){ t, t->threads[k]->tid };
+	}
+	return 0;
+}
+
+static void survey_thread(struct ckpt_run *run, const struct holder *h)
+{
+	char object[80];
+
+	snprintf(object, sizeof(object), "working directory and umask of thread %d", h->tid);
+	ckpt_refuse_off(run, "thread-fs", h->task, object);
+}
+
+/* The first of those that share something, and another of them. */
+typedef void (*pair_fn)(struct ckpt_run *run, const struct holder *first, const struct holder *h);
+
+static void each_shared(struct ckpt_run *run, struct holder *list, size_t n, pair_fn fn)
+{
+	if (n > 1)
+		qsort(list, n, sizeof(*list), by_kernel);
+	for (size_t i = 0, j; i < n; i = j)
+		for (j = i + 1; j < n && kcmp_fs(list[i].tid, list[j].tid) == 0; j++)
+			fn(run, &list[i], &list[j]);
+}
+
+int task_places_survey(struct ckpt_run *run, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE struct holder *list = NULL;
+	size_t n = 0;
+	int r = list_holders(run, &list, &n);
+
+	if (r < 0)
+		return ckpt_fail_sys(err, r, "%zu tasks", ckpt_task_count(run));
+	for (size_t i = 0; i < n && r == 0; i++) {
+		r = root_and_cwd(run, &list[i], err);
+		if (is_thread(&list[i]))
+			survey_thread(run, &list[i]);
+	}
+	each_shared(run, list, n, refuse_shared);
+	return r;
+}
+
+/* ---- collect -------------------------------------------------------------------------- */
+
+static void note_shared(struct ckpt_run *run, const struct holder *first, const struct holder *h)
+{
+	struct task_state *st = ckpt_state(run);
+
+	if (!is_thread(h) && !is_thread(first))
+		st->fs_first[h->task->id - 1] = first->task->id;
+}
+
+int task_places_collect(struct ckpt_run *run, struct ckpt_error *err)
+{
+	struct task_state *st = task_state(run, err);
+	CKPT_AUTO_FREE struct holder *list = NULL;
+	size_t n = 0;
+
+	if (!st)
+		return -err->err;
+	free(st->fs_first);
+	st->fs_first = calloc(ckpt_task_count(run) + 1, sizeof(*st->fs_first));
+	if (!st->fs_first || list_holders(run, &list, &n))
+		return ckpt_fail_sys(err, ENOMEM, "%zu tasks", ckpt_task_count(run));
+	if (ckpt_feature_on(run, "shared-fs"))
+		each_shared(run, list, n, note_shared);
+	return 0;
+}
+
+int task_place_read(const struct ckpt_thread *th, Ckpt__Task__Place *place, char *cwd, size_t size,
+		    struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE char *status = NULL;
+	char path[64], mask[16];
+
+	task_path(path, sizeof(path), th, "status");
+	if (ckpt_proc_read(th->task, path, &status, err) < 0)
+		return -err->err;
+	if (ckpt_proc_field(status, "Umask", mask, sizeof(mask)) < 0)
+		return ckpt_fail(err, EINVAL, "/proc/%d/%s: no Umask", th->task->pid, path);
+	task_path(path, sizeof(path), th, "cwd");
+	if (ckpt_proc_link(th->task, path, cwd, size, err) < 0)
+		return -err->err;
+	ckpt__task__place__init(place);
+	place->umask = (uint32_t)strtoul(mask, NULL, 8);
+	place->cwd = cwd;
+	return 0;
+}
+
+/* ---- restore ------------------------------------------------------------------------ */
+
+void task_place_script(struct ckpt_script *s, const struct task_state *st,
+		       const Ckpt__Task__Place *place)
+{
+	ckpt_script_add(s, SYS_unshare, CKPT_C(CLONE_FS));
+	if (task_saved(st, TASK_UMASK))
+		ckpt_script_add(s, SYS_umask, CKPT_C(place->umask));
+	if (task_saved(st, TASK_CWD))
+		ckpt_script_add(s, SYS_chdir, CKPT_STR(place->cwd));
+}
+
+int task_place_plan(struct ckpt_run *run, const struct task_state *st, uint32_t id, const char *cwd,
+		    uint32_t umask, struct ckpt_error *err)
+{
+	struct stat dir;
+
+	if (umask > 0777 || cwd[0] != '/')
+		return TASK_BAD(err, "umask or working directory");
+	if (task_saved(st, TASK_CWD) && (stat(cwd, &dir) < 0 || !S_ISDIR(dir.st_mode)))
+		ckpt_unmet(run, CKPT_EXIT_FAILED, "make that directory",
+			   "task %u: its working directory %s is not there", id, cwd);
+	return 0;
+}
+
+static uint32_t shares_with(struct ckpt_run *run, uint32_t task)
+{
+	const Ckpt__Task__Process *p = ckpt_record_by_id(run, "task.process", task);
+
+	return p ? p->shares_fs : 0;
+}
+
+const struct ckpt_share_kind task_share_fs = {
+	.size = sizeof(struct ckpt_share_kind),
+	.flag = CLONE_FS,
+	.with = shares_with,
+	.what = "working directory and umask",
+};
