@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
+ * The extension points of the plugin `pid`.
+ *
  * The extension point "session", owned by the plugin `pid`: what a session has
  * beside its members, which is its controlling terminal. Without an extension
  * pid refuses controlling terminals, and sessions that are led from outside the
@@ -63,6 +65,23 @@ struct ckpt_share_kind {
 };
 
 #define CKPT_SHARE_POINT "share"
+
+/*
+ * The extension point "birth", owned by the plugin `pid` too: what a child inherits, and
+ * must be there when it is cloned. Both functions may be NULL. Since 0.1.
+ */
+struct ckpt_birth_kind {
+	uint32_t size; /* sizeof(struct ckpt_birth_kind) */
+	/*
+	 * restore, at the end of pid.plan, for each task of the image in the order of ids: the
+	 * task whose state it will inherit, by its id; 0: that of ckpt.
+	 */
+	int (*planned)(struct ckpt_run *run, uint32_t id, uint32_t maker, struct ckpt_error *err);
+	/* restore: this task was cloned, its children were not. It has ckpt's credentials. */
+	int (*born)(struct ckpt_run *run, struct ckpt_task *task, struct ckpt_error *err);
+};
+
+#define CKPT_BIRTH_POINT "birth"
 
 #ifdef __cplusplus
 }

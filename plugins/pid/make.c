@@ -52,7 +52,8 @@ static int make(struct ckpt_run *run, struct pid_plan *p, int node, struct ckpt_
 	if (!maker) {
 		/* ckpt waits for it, and then whoever adopts it */
 		b.exit_signal = SIGCHLD;
-		return ckpt_make_root(run, n->id, &b, &n->task, err);
+		r = ckpt_make_root(run, n->id, &b, &n->task, err);
+		return r == 0 ? pid_birth_born(run, n->task, err) : r;
 	}
 	if (outside)
 		r = enter(run, maker->task->threads[0], p->nodes[pid_plan_init(p, n->ns)].task,
@@ -61,6 +62,8 @@ static int make(struct ckpt_run *run, struct pid_plan *p, int node, struct ckpt_
 		r = ckpt_make_child(run, maker->task, n->id, &b, &n->task, err);
 	if (r == 0 && outside)
 		r = enter(run, maker->task->threads[0], maker->task, err);
+	if (r == 0 && n->kind == PID_TASK)
+		r = pid_birth_born(run, n->task, err);
 	return r;
 }
 

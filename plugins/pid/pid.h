@@ -70,6 +70,14 @@ int pid_session_terminal(struct ckpt_run *run, const struct ckpt_task *t, int64_
 int pid_session_outside(struct ckpt_run *run, const struct ckpt_task *t, struct ckpt_error *err);
 int pid_session_made(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *err);
 
+/* ---- the extension point "birth" (birth.c) ------------------------------------ */
+
+struct pid_plan;
+int pid_birth_planned(struct ckpt_run *run, const struct pid_plan *p, struct ckpt_error *err);
+int pid_birth_born(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *err);
+/* Is there an extension of that name, of a plugin that is on? */
+bool pid_birth_has(struct ckpt_run *run, const char *name);
+
 /* ---- counters of nested namespaces (counters.c) -------------------------------- */
 
 int pid_collect_counters(struct ckpt_run *run, Ckpt__Pid__Namespace *rec, struct ckpt_error *err);

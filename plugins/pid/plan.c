@@ -324,5 +324,7 @@ int pid_plan(struct ckpt_run *run, struct ckpt_error *err)
 		r = pid_plan_order(run, p, err);
 	if (r == 0)
 		check_size(run, p);
+	if (r == 0)
+		r = pid_birth_planned(run, p, err);
 	return r;
 }

@@ -272,10 +272,12 @@ static int thread_status(struct survey *s, const struct ckpt_thread *th, struct 
 		return 0;
 	if (len < 0)
 		return (int)len;
-	if (ckpt_proc_field(text, "Seccomp", value, sizeof(value)) == 0 && strcmp(value, "0")) {
+	if (ckpt_proc_field(text, "Seccomp", value, sizeof(value)) == 0 && strcmp(value, "0") &&
+	    !pid_birth_has(s->run, "seccomp")) {
 		snprintf(object, sizeof(object), "thread %d", th->tid);
-		refuse(s, th->task, "seccomp", object, "seccomp filters are not saved yet",
-		       "the seccomp plugin comes later", false);
+		refuse(s, th->task, "seccomp", object,
+		       "seccomp is saved by the plugin seccomp, which is off", "switch it on",
+		       false);
 	}
 	tracer = ckpt_proc_field(text, "TracerPid", value, sizeof(value)) < 0 ? 0 : atoi(value);
 	if (tracer && tracer != (int)syscall(SYS_gettid)) {

@@ -115,6 +115,37 @@ def threads_of(pid):
             "cwd": link(f"{base}/cwd"), "umask": status_of(f"{base}/status", ("Umask",)),
             "timerslack": read(f"/proc/{tid}/timerslack_ns").strip(),
             **status_of(f"{base}/status", THREAD_STATUS)}
+        if found[tid].get("Seccomp") == "2":
+            found[tid]["filters"] = filters_of(tid)
+    return found
+
+
+PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH = 0x4206, 0x4207, 17
+PTRACE_SECCOMP_GET_FILTER, PTRACE_SECCOMP_GET_METADATA = 0x420C, 0x420D
+
+
+def ptrace(request, tid, addr=0, data=None):
+    """ptrace(2); -1 if it fails."""
+    LIBC.ptrace.restype = ctypes.c_long
+    return LIBC.ptrace(request, tid, ctypes.c_void_p(addr), data)
+
+
+def filters_of(tid):
+    """The seccomp filters of a thread, oldest first, as "N instructions HASH flags F"."""
+    if ptrace(PTRACE_SEIZE, tid) < 0 or ptrace(PTRACE_INTERRUPT, tid) < 0:
+        return None
+    os.waitpid(tid, 0x40000000)
+    found = []
+    while True:
+        program = ctypes.create_string_buffer(8 * 4096)
+        length = ptrace(PTRACE_SECCOMP_GET_FILTER, tid, len(found), program)
+        if length < 0:
+            break
+        metadata = (ctypes.c_uint64 * 2)(len(found), 0)
+        ptrace(PTRACE_SECCOMP_GET_METADATA, tid, ctypes.sizeof(metadata), metadata)
+        digest_ = hashlib.sha256(program.raw[:8 * length]).hexdigest()[:16]
+        found.append(f"{length} instructions {digest_} flags {metadata[1]}")
+    ptrace(PTRACE_DETACH, tid)
     return found
 
 

@@ -9,9 +9,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <linux/filter.h>
 #include <linux/io_uring.h>
-#include <linux/seccomp.h>
 #include <mqueue.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -317,14 +315,6 @@ static void sysv_shm(void)
 		victim_die("shmat: %s", strerror(errno));
 }
 
-static void seccomp(void)
-{
-	struct sock_filter allow = { .code = BPF_RET, .k = SECCOMP_RET_ALLOW };
-	struct sock_fprog program = { .len = 1, .filter = &allow };
-	MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-	MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
-}
-
 /* A child in a namespace of its own; a pipe tells that it is there. */
 static void namespaced(int flag)
 {
@@ -510,7 +500,6 @@ static const struct mode {
 	{ "owner-outside", owner, "(F_SETOWN|owner)" },
 	{ "epoll-outside", epoll_stale, "only processes outside" },
 	{ "sysv-shm", sysv_shm, "(SYSV|System V|sysv)" },
-	{ "seccomp", seccomp, "seccomp" },
 	{ "net-namespace", net_namespace, "net(work)? namespace" },
 	{ "mount-namespace", mount_namespace, "(mnt|mount) namespace" },
 	{ "user-namespace", user_namespace, "user namespace" },
