@@ -105,6 +105,16 @@ struct ckpt_fd_kind {
 	uint32_t flags_ok;
 	/* It wants to be asked about O_PATH descriptors, which are nothing but a place. */
 	bool o_path;
+	/*
+	 * dump, before the survey: call `found` for each descriptor that is on its way in
+	 * this description (SCM_RIGHTS), with a duplicate in the engine that stays the
+	 * caller's. What nobody in the tree has open is then saved as all others are, and
+	 * found with `of_fd` and `get`. Asked where fdinfo has `scm_fds`; may be NULL.
+	 */
+	int (*carried)(struct ckpt_run *run, const struct ckpt_fd_found *f,
+		       int (*found)(struct ckpt_run *run, void *arg, int fd,
+				    struct ckpt_error *err),
+		       void *arg, struct ckpt_error *err);
 };
 
 #define CKPT_FD_POINT "fd"

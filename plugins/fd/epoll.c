@@ -79,12 +79,11 @@ static int read_targets(const char *fdinfo, struct target **out, size_t *n)
 }
 
 /* Is the target what this task has under that number? */
-static bool is_target(const struct fd_entry *epoll, const struct target *t,
-		      const struct ckpt_task *task, int num)
+static bool is_target(const struct fd_entry *epoll, const struct target *t, pid_t pid, int num)
 {
-	struct kcmp_epoll_slot slot = { (uint32_t)epoll->num, t->num, t->toff };
+	struct kcmp_epoll_slot slot = { (uint32_t)fd_entry_num(epoll), t->num, t->toff };
 
-	return syscall(SYS_kcmp, task->pid, epoll->task->pid, KCMP_EPOLL_TFD, num, &slot) == 0;
+	return syscall(SYS_kcmp, pid, fd_entry_pid(epoll), KCMP_EPOLL_TFD, num, &slot) == 0;
 }
 
 /* Somebody in the tree must have the file open, or else nobody could tell what it is. */
@@ -93,7 +92,7 @@ static bool locate_stale(const struct fd_state *st, const struct fd_file *epoll,
 	for (size_t i = 0; i < st->n_files; i++) {
 		const struct fd_entry *e = st->files[i].first;
 
-		if (!is_target(epoll->first, t, e->task, e->num))
+		if (!is_target(epoll->first, t, fd_entry_pid(e), fd_entry_num(e)))
 			continue;
 		t->at = e;
 		t->epoll = epoll->first->num;
@@ -107,7 +106,7 @@ static bool locate_stale(const struct fd_state *st, const struct fd_file *epoll,
 static bool locate(struct ckpt_run *run, const struct fd_file *epoll, struct target *t)
 {
 	for (const struct fd_entry *h = epoll->first; h; h = h->next) {
-		if (!is_target(h, t, h->task, (int)t->num))
+		if (!is_target(h, t, h->task->pid, (int)t->num))
 			continue;
 		t->at = fd_entry_find(fd_state(run), h->task, (int)t->num);
 		t->epoll = h->num;

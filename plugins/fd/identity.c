@@ -38,7 +38,7 @@ static int by_kernel(const void *va, const void *vb, void *failed)
 {
 	const struct fd_entry *a = *(struct fd_entry *const *)va;
 	const struct fd_entry *b = *(struct fd_entry *const *)vb;
-	int c = ckpt_kcmp_file(a->task, a->num, b->task, b->num);
+	int c = fd_entry_kcmp(a, b);
 
 	if (c < 0 || c > 2) {
 		/* the first error counts; the order no longer matters then */
@@ -180,7 +180,7 @@ size_t fd_files_of(const struct fd_state *st, dev_t dev, ino_t ino, struct fd_fi
 /* The first entry that is not before that place. */
 static size_t lower_bound(const struct fd_state *st, uint32_t task, int num)
 {
-	size_t lo = 0, hi = st->n;
+	size_t lo = 0, hi = st->n_held;
 
 	while (lo < hi) {
 		size_t mid = lo + (hi - lo) / 2;
@@ -200,7 +200,10 @@ const struct fd_entry *fd_entry_find(const struct fd_state *st, const struct ckp
 	size_t at = lower_bound(st, task->id, num);
 	const struct fd_entry *e = &st->entries[at];
 
-	return at < st->n && e->task == task && e->num == num ? e : NULL;
+	for (size_t i = st->n_held; i < st->n; i++)
+		if (st->entries[i].task == task && st->entries[i].num == num)
+			return &st->entries[i];
+	return at < st->n_held && e->task == task && e->num == num ? e : NULL;
 }
 
 size_t fd_entries_of(const struct fd_state *st, const struct ckpt_task *holder,
@@ -208,7 +211,7 @@ size_t fd_entries_of(const struct fd_state *st, const struct ckpt_task *holder,
 {
 	size_t from = lower_bound(st, holder->id, 0), to = from;
 
-	while (to < st->n && st->entries[to].task == holder)
+	while (to < st->n_held && st->entries[to].task == holder)
 		to++;
 	*out = st->entries + from;
 	return to - from;

@@ -235,5 +235,7 @@ int fd_finish(struct ckpt_run *run, struct ckpt_error *err)
 		if (r)
 			ckpt_wrap(err, "open file %u (%s)", file->id, file->kind);
 	}
-	return r ? r : fd_locks_take(run, err);
+	if (!r)
+		r = fd_locks_take(run, err);
+	return r ? r : fd_flights_land(run, err);
 }

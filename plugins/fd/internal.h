@@ -49,6 +49,9 @@ struct fd_entry {
 	struct fd_file *file;
 	struct fd_entry *next; /* of the same description */
 	bool repeated;	       /* not the first of it */
+	/* On its way in a socket of the task, which does not have it; `num` is free there. */
+	bool in_flight;
+	int own; /* a duplicate in the engine then, or -1 */
 };
 
 /* One open file description. */
@@ -82,8 +85,9 @@ struct fd_stashed {
 
 struct fd_state {
 	struct ckpt_task **holders; /* by task: the first that has its table */
-	struct fd_entry *entries;   /* by task that holds the table, then number */
-	size_t n, cap;
+	/* by task that holds the table, then number; then those in flight */
+	struct fd_entry *entries;
+	size_t n, cap, n_held; /* all, room, those that tasks have */
 	struct fd_file *files; /* by id */
 	size_t n_files;
 	struct fd_file **by_inode;	 /* by device, inode, id */
@@ -106,6 +110,23 @@ void fd_state_free(void *state);
 void fd_found_clear(struct fd_state *st);
 
 int fd_scan(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err);
+/* Add the one that `own` is, as if the task had it under that number; takes `own`. */
+int fd_scan_own(struct fd_state *st, const struct ckpt_task *task, int num, int own,
+		struct ckpt_error *err);
+/* Add what is in flight and open nowhere else. */
+int fd_flights_find(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err);
+void fd_flights_close(struct fd_state *st);
+/* restore: tasks close what was lent to them until it was sent. */
+int fd_flights_land(struct ckpt_run *run, struct ckpt_error *err);
+/* For kcmp(2): where the kernel can find an entry. */
+pid_t fd_entry_pid(const struct fd_entry *e);
+int fd_entry_num(const struct fd_entry *e);
+/* As ckpt_kcmp_file(). */
+int fd_entry_kcmp(const struct fd_entry *a, const struct fd_entry *b);
+/* The kind of a description, into file->kind, if there is one. */
+int fd_kind_of(struct ckpt_run *run, struct fd_file *file, const struct ckpt_fd_found *f,
+	       struct ckpt_error *err);
+
 int fd_identify(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err);
 /* Which tasks share a table; refuses those that threads have for themselves. */
 int fd_find_tables(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err);

@@ -124,6 +124,7 @@ static const struct ckpt_step steps[] = {
 	  .help = "what needs numbers in tasks: targets of epolls, watches, owners, locks",
 	  .after = LIST("threads-made"),
 	  .before = LIST("sealed"),
+	  .wants = LIST("sock.settle"),
 	  .fn = fd_finish },
 	{ .name = NULL },
 };

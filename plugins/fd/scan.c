@@ -174,6 +174,34 @@ static struct fd_entry *new_entry(struct fd_state *st, const struct ckpt_task *t
 	return e;
 }
 
+int fd_scan_own(struct fd_state *st, const struct ckpt_task *task, int num, int own,
+		struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int links = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	CKPT_AUTO_FD int infos = open("/proc/self/fdinfo", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	CKPT_AUTO_FD int taken = own;
+	struct fd_entry *e;
+	int r;
+
+	if (links < 0 || infos < 0)
+		return ckpt_fail_sys(err, errno, "/proc/self/fd");
+	e = new_entry(st, task, own);
+	if (!e)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	r = read_entry(st, links, infos, e);
+	if (r) {
+		free(e->link);
+		free(e->fdinfo);
+		return ckpt_fail_sys(err, r, "/proc/self/fd/%d", own);
+	}
+	e->num = num;
+	e->cloexec = false;
+	e->in_flight = true;
+	e->own = ckpt_steal_fd(&taken);
+	st->n++;
+	return 0;
+}
+
 static int scan_numbers(struct ckpt_run *run, struct fd_state *st, const struct ckpt_task *task,
 			int links, int infos, const int *nums, size_t n, struct ckpt_error *err)
 {
@@ -234,6 +262,7 @@ int fd_scan(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err)
 		if (r)
 			return r;
 	}
+	st->n_held = st->n;
 	return 0;
 }
 
@@ -262,7 +291,10 @@ int fd_describe(struct ckpt_run *run, const struct fd_file *file, struct ckpt_fd
 		.tree = &fd_tree,
 	};
 	f->domain = f->type = f->protocol = f->listening = -1;
-	f->fd = ckpt_get_fd(e->task, e->num, err);
+	f->fd = e->in_flight ? fcntl(e->own, F_DUPFD_CLOEXEC, 0)
+			     : ckpt_get_fd(e->task, e->num, err);
+	if (f->fd < 0 && e->in_flight)
+		return ckpt_fail_sys(err, errno, "F_DUPFD_CLOEXEC");
 	if (f->fd < 0)
 		return vanished(run, -f->fd) ? 1 : f->fd;
 	/* of pipes and sockets the scan knows only the inode's number */

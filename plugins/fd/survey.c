@@ -37,8 +37,8 @@ static bool wants_o_path(const struct ckpt_fd_kind *kind)
 	return kind->size > offsetof(struct ckpt_fd_kind, o_path) && kind->o_path;
 }
 
-static int find_kind(struct ckpt_run *run, struct fd_file *file, const struct ckpt_fd_found *f,
-		     struct ckpt_error *err)
+int fd_kind_of(struct ckpt_run *run, struct fd_file *file, const struct ckpt_fd_found *f,
+	       struct ckpt_error *err)
 {
 	const struct ckpt_extension *e;
 	const char *plugin;
@@ -71,7 +71,7 @@ static int survey_found(struct ckpt_run *run, struct fd_file *file, struct ckpt_
 	file->plugin = "fd";
 	file->out_async = file->out_locks = file->kind != NULL;
 	if (!file->kind)
-		r = find_kind(run, file, f, err);
+		r = fd_kind_of(run, file, f, err);
 	if (!r && !file->kind)
 		r = fd_refuse_unknown(run, f);
 	if (!r && !file->out_async)
@@ -131,6 +131,9 @@ int fd_survey(struct ckpt_run *run, struct ckpt_error *err)
 	r = fd_find_tables(run, st, err);
 	if (!r)
 		r = fd_scan(run, st, err);
+	/* a running tree would notice */
+	if (!r && !ckpt_is_live(run))
+		r = fd_flights_find(run, st, err);
 	if (!r)
 		r = fd_identify(run, st, err);
 	for (size_t i = 0; i < st->n_files && !r; i++)
@@ -140,6 +143,20 @@ int fd_survey(struct ckpt_run *run, struct ckpt_error *err)
 
 /* ---- collect ------------------------------------------------------------------ */
 
+static void add_entry(Ckpt__Fd__Table *table, Ckpt__Fd__Entry *list, const struct fd_entry *found)
+{
+	Ckpt__Fd__Entry *e = &list[table->n_entries];
+
+	if (found->file->out)
+		return;
+	ckpt__fd__entry__init(e);
+	e->num = (uint32_t)found->num;
+	e->file = found->file->id;
+	e->cloexec = found->cloexec;
+	e->in_flight = found->in_flight;
+	table->entries[table->n_entries++] = e;
+}
+
 static int put_table(struct ckpt_run *run, const struct fd_state *st, const struct ckpt_task *task,
 		     struct ckpt_error *err)
 {
@@ -147,26 +164,20 @@ static int put_table(struct ckpt_run *run, const struct fd_state *st, const stru
 	bool shares = holder != task && ckpt_feature_on(run, "shared-tables");
 	const struct fd_entry *entries = NULL;
 	size_t n = shares ? 0 : fd_entries_of(st, holder, &entries);
-	CKPT_AUTO_FREE Ckpt__Fd__Entry *list = calloc(n + 1, sizeof(*list));
-	CKPT_AUTO_FREE Ckpt__Fd__Entry **ptr = calloc(n + 1, sizeof(*ptr));
+	CKPT_AUTO_FREE Ckpt__Fd__Entry *list = calloc(n + st->n - st->n_held + 1, sizeof(*list));
+	CKPT_AUTO_FREE Ckpt__Fd__Entry **ptr = calloc(n + st->n - st->n_held + 1, sizeof(*ptr));
 	Ckpt__Fd__Table table = CKPT__FD__TABLE__INIT;
 
 	if (!list || !ptr)
 		return ckpt_fail(err, ENOMEM, "out of memory");
-	for (size_t i = 0; i < n; i++) {
-		Ckpt__Fd__Entry *e = &list[table.n_entries];
-
-		if (entries[i].file->out)
-			continue;
-		ckpt__fd__entry__init(e);
-		e->num = (uint32_t)entries[i].num;
-		e->file = entries[i].file->id;
-		e->cloexec = entries[i].cloexec;
-		ptr[table.n_entries++] = e;
-	}
 	table.id = task->id;
 	table.entries = ptr;
 	table.shares = shares ? holder->id : 0;
+	for (size_t i = 0; i < n; i++)
+		add_entry(&table, list, &entries[i]);
+	for (size_t i = st->n_held; i < st->n && !shares; i++)
+		if (st->entries[i].task == holder)
+			add_entry(&table, list, &st->entries[i]);
 	return ckpt_record_put(run, FD_TABLE, &table.base, err);
 }
 
@@ -226,6 +237,7 @@ int fd_collect(struct ckpt_run *run, struct ckpt_error *err)
 	}
 	if (!r)
 		r = fd_locks_collect(run, st, err);
+	fd_flights_close(st);
 	ckpt_count(run, "descriptors", st->n);
 	ckpt_count(run, "open files", saved);
 	return r;

@@ -68,7 +68,8 @@ static int find_fd(struct ckpt_run *run, void *arg, struct ckpt_error *err)
 	for (size_t i = 0; i < n && !q->file; i++) {
 		const struct fd_entry *e = files[i]->first;
 
-		if (!syscall(SYS_kcmp, getpid(), e->task->pid, KCMP_FILE, q->fd, e->num))
+		if (!syscall(SYS_kcmp, getpid(), fd_entry_pid(e), KCMP_FILE, q->fd,
+			     fd_entry_num(e)))
 			q->file = files[i];
 	}
 	return 0;

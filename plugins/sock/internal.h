@@ -43,6 +43,18 @@ struct sock_stashed {
 	int fd;
 };
 
+/* A queue as it was read before it was known who has what came along open. */
+struct sock_look {
+	uint64_t ino;
+	Ckpt__Sock__UnixEnd end; /* but its queue, empty */
+	struct sock_carried {
+		size_t message;
+		int fd;
+	} * carried;
+	size_t n_carried;
+};
+void sock_look_free(struct sock_look *look);
+
 #define SOCK_OPTIONS_MAX 128
 #define SOCK_OPTION_DATA 40
 /* Options of a new socket. */
@@ -60,6 +72,8 @@ struct sock_state {
 	size_t n_diag;
 	struct sock_waiting *waiting; /* by listener as the kernel lists them, then place */
 	size_t n_waiting;
+	struct sock_look *looks; /* at queues with descriptors in flight, until they are saved */
+	size_t n_looks;
 	uint64_t netns; /* cookie of ckpt's own */
 	struct sock_defaults defaults[8];
 	size_t n_defaults;
@@ -180,6 +194,10 @@ void sock_creator_leave(struct ckpt_script *s, const Ckpt__Sock__Credentials *c)
 /* The messages of a queue. */
 int sock_queue_read(struct ckpt_run *run, const struct ckpt_fd_found *f, Ckpt__Sock__UnixEnd *end,
 		    struct ckpt_error *err);
+/* ckpt_fd_kind.carried of all unix sockets that have a queue */
+int sock_carried(struct ckpt_run *run, const struct ckpt_fd_found *f,
+		 int (*found)(struct ckpt_run *run, void *arg, int fd, struct ckpt_error *err),
+		 void *arg, struct ckpt_error *err);
 void sock_queue_free(Ckpt__Sock__UnixEnd *end);
 int sock_queue_write(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixEnd *to,
 		     struct ckpt_error *err);

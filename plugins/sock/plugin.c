@@ -16,6 +16,7 @@ static const struct ckpt_feature features[] = {
 	{ "unix-dgram", "unix dgram sockets, bound or connected, with queued messages" },
 	{ "pending", "connections to unix sockets that wait to be accepted" },
 	{ "scm-rights", "descriptors in flight: in messages that nobody has read" },
+	{ "scm-only", "descriptors in flight that are open nowhere else" },
 	{ NULL, NULL },
 };
 

@@ -52,11 +52,16 @@ int sock_refuse_peer(struct ckpt_run *run, const struct ckpt_fd_found *f, uint32
 		     struct ckpt_error *err)
 {
 	struct stat other = { .st_mode = S_IFSOCK, .st_ino = ino };
-	char who[96], reason[192];
+	char who[96], reason[192], object[512];
 	int r = f->tree->outside(run, &other, who, sizeof(who), err);
 
 	if (r < 0)
 		return r;
+	if (!r) {
+		snprintf(object, sizeof(object), "fd %d (%s), its other end", f->num, f->link);
+		if (ckpt_refuse_off(run, "scm-only", f->task, object) <= 0)
+			return 1;
+	}
 	if (r)
 		snprintf(reason, sizeof(reason),
 			 "its other end socket:[%u] is outside the tree: %s", ino, who);

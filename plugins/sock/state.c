@@ -33,6 +33,9 @@ void sock_state_free(void *state)
 	for (size_t i = 0; i < st->n_deferred; i++)
 		for (int k = 0; k < 2; k++)
 			close(st->deferred[i].fd[k]);
+	for (size_t i = 0; i < st->n_looks; i++)
+		sock_look_free(&st->looks[i]);
+	free(st->looks);
 	free(st->deferred);
 	free(st->diag);
 	free(st->waiting);

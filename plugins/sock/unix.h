@@ -58,6 +58,8 @@ enum sock_form { SOCK_PAIR, SOCK_NAMED, SOCK_UNCONNECTED, SOCK_FREE_DGRAM, SOCK_
 
 /* ---- ends ------------------------------------------------------------------------- */
 
+/* Any look at messages takes the error away; a stream's bytes can be counted first. */
+bool sock_has_error(const struct ckpt_fd_found *f);
 /* What surveys, collections and plans of all ends have in common. */
 int sock_end_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 		    const struct sock_unix_diag *d, struct ckpt_error *err);

@@ -336,6 +336,7 @@ const struct ckpt_fd_kind sock_kind_unix_dgram = {
 	.collect = unix_dgram_collect,
 	.plan = unix_dgram_plan,
 	.open = unix_dgram_open,
+	.carried = sock_carried,
 	.own_pos = true,
 	.flags_ok = SOCK_FLAGS,
 };

@@ -15,8 +15,7 @@ uint32_t sock_end_peer(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	return id && !out ? id : 0;
 }
 
-/* Any look at messages takes the error away; a stream's bytes can be counted first. */
-static bool has_error(const struct ckpt_fd_found *f)
+bool sock_has_error(const struct ckpt_fd_found *f)
 {
 	struct pollfd p = { .fd = f->fd };
 
@@ -58,7 +57,7 @@ int sock_end_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 
 	if (d->peer && !f->tree->of_inode(run, f->st.st_dev, d->peer, &out))
 		return sock_refuse_peer(run, f, d->peer, err);
-	if (has_error(f))
+	if (sock_has_error(f))
 		return sock_refuse(run, f, "socket-error",
 				   "an error waits to be reported, which hides the queue behind it",
 				   "let the program receive it before the dump");

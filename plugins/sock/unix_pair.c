@@ -172,6 +172,7 @@ const struct ckpt_fd_kind sock_kind_unix_pair = {
 	.collect = unix_pair_collect,
 	.plan = unix_pair_plan,
 	.open = unix_pair_open,
+	.carried = sock_carried,
 	.own_pos = true,
 	.flags_ok = SOCK_FLAGS,
 };

@@ -7,6 +7,7 @@
 #include "unix.h"
 
 #include <poll.h>
+#include <stdio.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
@@ -15,7 +16,7 @@
 #endif
 
 struct reader {
-	const struct ckpt_fd_found *f;
+	struct sock_look *look;
 	int fd, type;
 	bool eof_is_end;
 	uint8_t *buf;
@@ -82,36 +83,6 @@ static int set_from(Ckpt__Sock__UnixMessage *m, const struct sock_name *from)
 	return 0;
 }
 
-/* The descriptions that came along, those that are not in the tree left out by permission. */
-static int set_files(struct ckpt_run *run, const struct reader *q, Ckpt__Sock__UnixMessage *m,
-		     const struct extras *x)
-{
-	if (!x->n_fds || !ckpt_feature_on(run, "scm-rights"))
-		return 0;
-	m->files = calloc(x->n_fds, sizeof(*m->files));
-	if (!m->files)
-		return -ENOMEM;
-	for (size_t i = 0; i < x->n_fds; i++) {
-		bool out = false;
-		uint32_t id = q->f->tree->of_fd(run, x->fds[i], &out);
-		int r;
-
-		if (id && !out) {
-			m->files[m->n_files++] = id;
-			continue;
-		}
-		r = sock_refuse_detail(
-			run, q->f, "scm-elsewhere",
-			"a descriptor in its queue (SCM_RIGHTS) is open nowhere else "
-			"in the tree",
-			"try again when the program has received it, or --allow-loss "
-			"sock.scm-elsewhere: the message comes without it");
-		if (r < 0)
-			return r;
-	}
-	return 0;
-}
-
 static int set_sender(struct ckpt_run *run, Ckpt__Sock__UnixMessage *m, const struct ucred *cred)
 {
 	const struct ckpt_task *t = ckpt_task_by_pid(run, cred->pid);
@@ -153,8 +124,24 @@ static int append(Ckpt__Sock__UnixMessage *last, const uint8_t *buf, size_t len)
 	return 0;
 }
 
+/* The descriptors are the list's from here on. */
+static int keep_fds(struct sock_look *look, size_t message, struct extras *x)
+{
+	struct sock_carried *more =
+		x->n_fds ? realloc(look->carried, (look->n_carried + x->n_fds) * sizeof(*more))
+			 : look->carried;
+
+	if (!more && x->n_fds)
+		return -ENOMEM;
+	look->carried = more;
+	for (size_t i = 0; i < x->n_fds; i++)
+		more[look->n_carried++] = (struct sock_carried){ message, x->fds[i] };
+	x->n_fds = 0;
+	return 0;
+}
+
 static int add_message(struct ckpt_run *run, struct reader *q, Ckpt__Sock__UnixEnd *end, size_t len,
-		       const struct extras *x)
+		       struct extras *x)
 {
 	Ckpt__Sock__UnixMessage *m = end->n_queue ? end->queue[end->n_queue - 1] : NULL;
 	int r;
@@ -183,7 +170,7 @@ static int add_message(struct ckpt_run *run, struct reader *q, Ckpt__Sock__UnixE
 	r = x->has_cred && x->cred.pid ? set_sender(run, m, &x->cred) : 0;
 	if (!r && x->has_from)
 		r = set_from(m, &x->from);
-	return r ? r : set_files(run, q, m, x);
+	return r ? r : keep_fds(q->look, end->n_queue - 1, x);
 }
 
 void sock_queue_free(Ckpt__Sock__UnixEnd *end)
@@ -308,20 +295,23 @@ static int read_message(struct ckpt_run *run, struct reader *q, Ckpt__Sock__Unix
 	return r;
 }
 
-int sock_queue_read(struct ckpt_run *run, const struct ckpt_fd_found *f, Ckpt__Sock__UnixEnd *end,
-		    struct ckpt_error *err)
+/* Look at all messages, once: empty datagrams are not seen a second time. */
+static int look_at(struct ckpt_run *run, const struct ckpt_fd_found *f, uint32_t shutdown_bits,
+		   struct sock_look *look, struct ckpt_error *err)
 {
 	int fd = f->fd, type = f->type;
 	struct pollfd p = { .fd = fd, .events = POLLIN };
-	struct reader q = { .f = f, .fd = fd, .type = type, .size = 64 * 1024 };
+	struct reader q = { .look = look, .fd = fd, .type = type, .size = 64 * 1024 };
 	int before = sock_int(fd, SOL_SOCKET, SO_PEEK_OFF), r = 1;
 
+	ckpt__sock__unix_end__init(&look->end);
 	if (poll(&p, 1, 0) < 0 || ioctl(fd, FIONREAD, &q.avail))
 		return ckpt_fail_sys(err, errno, "looking for queued data");
 	if (type == SOCK_STREAM ? !q.avail : !(p.revents & POLLIN))
 		return 0;
 	/* a stream ends with 0; so does a shut-down seqpacket, but for others it is a message */
-	q.eof_is_end = type == SOCK_STREAM || (type == SOCK_SEQPACKET && end->shutdown & 1);
+	q.eof_is_end =
+		type == SOCK_STREAM || (type == SOCK_SEQPACKET && shutdown_bits & SOCK_NO_RECV);
 	/* a look must not end within what came with descriptors: the rest would show them again */
 	if (type == SOCK_STREAM && (size_t)q.avail > q.size)
 		q.size = (size_t)q.avail;
@@ -331,10 +321,128 @@ int sock_queue_read(struct ckpt_run *run, const struct ckpt_fd_found *f, Ckpt__S
 	if (setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &q.off, sizeof(q.off)))
 		r = ckpt_fail_sys(err, errno, "SO_PEEK_OFF");
 	while (r > 0)
-		r = read_message(run, &q, end, err);
+		r = read_message(run, &q, &look->end, err);
 	if (setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &before, sizeof(before)) && !r)
 		r = ckpt_fail_sys(err, errno, "SO_PEEK_OFF");
 	free(q.buf);
+	return r;
+}
+
+void sock_look_free(struct sock_look *look)
+{
+	sock_queue_free(&look->end);
+	for (size_t i = 0; i < look->n_carried; i++)
+		close(look->carried[i].fd);
+	free(look->carried);
+	look->carried = NULL;
+	look->n_carried = 0;
+}
+
+/* The descriptions that came along, those that are not in the tree left out by permission. */
+static int find_file(struct ckpt_run *run, const struct ckpt_fd_found *f, int fd, uint32_t *id)
+{
+	char object[512];
+	bool out = false;
+	int r;
+
+	*id = f->tree->of_fd(run, fd, &out);
+	if (*id && !out)
+		return 0;
+	*id = 0;
+	if (out)
+		return 0;
+	snprintf(object, sizeof(object), "fd %d (%s), a descriptor in its queue", f->num, f->link);
+	r = ckpt_refuse_off(run, "scm-only", f->task, object);
+	if (r <= 0)
+		return r == -ECANCELED ? 0 : r;
+	r = sock_refuse_detail(run, f, "scm-elsewhere",
+			       "a descriptor in its queue (SCM_RIGHTS) is open nowhere else "
+			       "in the tree",
+			       "try again when the program has received it, or --allow-loss "
+			       "sock.scm-elsewhere: the message comes without it");
+	return r < 0 ? r : 0;
+}
+
+static int set_files(struct ckpt_run *run, const struct ckpt_fd_found *f, struct sock_look *look)
+{
+	if (!ckpt_feature_on(run, "scm-rights"))
+		return 0;
+	for (size_t i = 0; i < look->n_carried; i++) {
+		Ckpt__Sock__UnixMessage *m = look->end.queue[look->carried[i].message];
+		uint32_t id, *more;
+		int r = find_file(run, f, look->carried[i].fd, &id);
+
+		if (r)
+			return r;
+		if (!id)
+			continue;
+		more = realloc(m->files, (m->n_files + 1) * sizeof(*more));
+		if (!more)
+			return -ENOMEM;
+		m->files = more;
+		m->files[m->n_files++] = id;
+	}
+	return 0;
+}
+
+static struct sock_look *find_look(struct sock_state *st, uint64_t ino)
+{
+	for (size_t i = 0; i < st->n_looks; i++)
+		if (st->looks[i].ino == ino)
+			return &st->looks[i];
+	return NULL;
+}
+
+int sock_queue_read(struct ckpt_run *run, const struct ckpt_fd_found *f, Ckpt__Sock__UnixEnd *end,
+		    struct ckpt_error *err)
+{
+	struct sock_look *before = find_look(sock_state(run), f->st.st_ino), look = { 0 };
+	int r = 0;
+
+	if (before) {
+		look = *before;
+		*before = (struct sock_look){ 0 };
+	} else {
+		r = look_at(run, f, end->shutdown, &look, err);
+	}
+	if (!r && set_files(run, f, &look))
+		r = ckpt_fail(err, ENOMEM, "out of memory");
+	end->queue = look.end.queue;
+	end->n_queue = look.end.n_queue;
+	look.end.queue = NULL;
+	look.end.n_queue = 0;
+	sock_look_free(&look);
+	return r;
+}
+
+int sock_carried(struct ckpt_run *run, const struct ckpt_fd_found *f,
+		 int (*found)(struct ckpt_run *run, void *arg, int fd, struct ckpt_error *err),
+		 void *arg, struct ckpt_error *err)
+{
+	struct sock_state *st = sock_state(run);
+	const struct sock_unix_diag *d;
+	struct sock_look look = { 0 }, *more;
+	struct ckpt_error ignored = { 0 };
+	int r = 0;
+
+	if (!st)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	/* what will be refused is left alone */
+	if (!ckpt_feature_on(run, "scm-rights") || !ckpt_feature_on(run, "scm-only") ||
+	    sock_unix_diag(st, &ignored) || sock_has_error(f))
+		return 0;
+	d = sock_unix_find(st, f->st.st_ino);
+	if (!d)
+		return 0;
+	more = realloc(st->looks, (st->n_looks + 1) * sizeof(*more));
+	if (!more)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	st->looks = more;
+	r = look_at(run, f, d->shutdown, &look, err);
+	look.ino = f->st.st_ino;
+	st->looks[st->n_looks++] = look;
+	for (size_t i = 0; i < look.n_carried && !r; i++)
+		r = found(run, arg, look.carried[i].fd, err);
 	return r;
 }
 

@@ -390,6 +390,7 @@ const struct ckpt_fd_kind sock_kind_unix_stream = {
 	.collect = unix_stream_collect,
 	.plan = unix_stream_plan,
 	.open = unix_stream_open,
+	.carried = sock_carried,
 	.own_pos = true,
 	.flags_ok = SOCK_FLAGS,
 };
