@@ -10,6 +10,7 @@ import re
 import socket
 import stat
 import struct
+import time
 
 from lib import proc
 from lib.proc import read
@@ -337,8 +338,36 @@ def process(pid, names, descriptions, others):
     return found
 
 
-def take(root):
-    """{pid: process} of the tree below root; the root's parent is not part of it."""
+def ran(tid):
+    """The nanoseconds that a thread has been running."""
+    return int((read(f"/proc/{tid}/schedstat") or "0").split()[0])
+
+
+class Rest:
+    """Tells when every thread of a tree sleeps, stands still, lies dead, or computes without an end. One on
+    its way to sleep is between two states: sigwaitinfo(2), for one, has a signal mask of its own."""
+
+    ON_ITS_WAY = 20_000_000  # ns; whoever runs longer does nothing but run
+
+    def __init__(self, root):
+        self.root, self.begun = root, {}
+
+    def reached(self):
+        """Is it so now?"""
+        return not any(state in "RD" and self.may_sleep(tid) for tid, (state, _) in proc.states(self.root).items())
+
+    def may_sleep(self, tid):
+        """Has it not run long enough to be taken for a computing one?"""
+        now = ran(tid)
+        return now - self.begun.setdefault(tid, now) < self.ON_ITS_WAY
+
+
+def take(root, patience=5.0):
+    """{pid: process} of the tree below root, at rest if it ever is; the root's parent is not part of it."""
+    try:
+        proc.wait_until("", Rest(root).reached, patience)
+    except proc.Timeout:
+        pass
     names, descriptions = Names(), Descriptions()
     pids = sorted(proc.tree(root))
     found = {}
@@ -365,3 +394,15 @@ def compare(before, after, where=""):
                 differences += compare(before[key], after[key], place)
         return differences
     return [] if before == after else [f"{where}: {before} -> {after}"]
+
+
+def differences(before, root, ignore=(), seconds=10.0):
+    """How a tree differs from what it was, but for what `ignore` (patterns) allows. Only what stays counts:
+    a thread at work, or on its way back to where it slept, is like before in a moment."""
+    end = time.monotonic() + seconds
+    while True:
+        found = [text for text in compare(before, take(root))
+                 if not any(re.search(pattern, text) for pattern in ignore)]
+        if not found or time.monotonic() > end:
+            return found
+        time.sleep(0.01)

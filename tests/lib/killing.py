@@ -77,20 +77,18 @@ def kill_after(child, delay):
     return alive
 
 
-class Held:
-    """The busy victim parked, for comparing it from outside (see busy.c)."""
+def expect_unchanged(victim, before, when, what):
+    """Fails the test unless the parked victim is as it was."""
+    with victim.parked(when):
+        differences = inventory.differences(before, victim.pid)
+    expect(not differences, f"{when}: {what}: {differences[:2]}")
 
-    def __init__(self, victim):
-        self.victim, self.file = victim, victim.dir / "hold"
 
-    def inventory(self, when):
-        """Checks, takes an inventory of the parked victim, and lets it go on."""
-        self.file.touch()
-        self.victim.check(when)
-        found = inventory.take(self.victim.pid)
-        self.file.unlink()
-        self.victim.check(when)
-        return found
+def start_victim(test, program):
+    """The busy victim, and what it is like when it is parked (see busy.c)."""
+    victim = Victim(test, program, hold=True)
+    with victim.parked("built"):
+        return victim, inventory.take(victim.pid)
 
 
 def settled(root):
@@ -101,9 +99,8 @@ def settled(root):
 def dumps(ckpt, test, program, kills, seed):
     """Kills `ckpt dump --leave-running` of a busy victim `kills` times."""
     chance = random.Random(seed)
-    victim = Victim(test, program)
-    held, image = Held(victim), test.dir / "image"
-    before, outside = held.inventory("built"), Outside()
+    victim, before = start_victim(test, program)
+    image, outside = test.dir / "image", Outside()
 
     def dump(*args):
         shutil.rmtree(image, ignore_errors=True)
@@ -121,8 +118,7 @@ def dumps(ckpt, test, program, kills, seed):
         except proc.Timeout as timeout:
             test.log(str(proc.states(victim.pid)))
             raise Failure(f"{when}: {timeout}") from timeout
-        differences = inventory.compare(before, held.inventory(when))
-        expect(not differences, f"{when}: the victim has changed: {differences[:2]}")
+        expect_unchanged(victim, before, when, "the victim has changed")
         outside.expect_nothing(when)
     dump()
     victim.check("after a last, undisturbed dump")
@@ -132,9 +128,8 @@ def dumps(ckpt, test, program, kills, seed):
 def restores(ckpt, test, program, kills, seed):
     """Kills `ckpt restore` `kills` times: the tree is there whole, or not at all."""
     chance = random.Random(seed)
-    victim = Victim(test, program)
-    held, image = Held(victim), test.dir / "image"
-    before, checks = held.inventory("built"), victim.checks
+    victim, before = start_victim(test, program)
+    image, checks = test.dir / "image", victim.checks
     pids = proc.tree(victim.pid)
     ckpt.dump(test, victim.pid, image)
     proc.wait_gone(pids)
@@ -142,8 +137,7 @@ def restores(ckpt, test, program, kills, seed):
 
     def whole(when):
         victim.checks = checks
-        differences = inventory.compare(before, held.inventory(when))
-        expect(not differences, f"{when}: the copy differs: {differences[:2]}")
+        expect_unchanged(victim, before, when, "the copy differs")
         proc.kill_tree(victim.pid)
 
     def restore():

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: MIT
 """The main experiment: save, kill, restore, and nobody inside or outside can tell."""
-import re
+import contextlib
 import shutil
 
 from lib import inventory, proc
 from lib.report import Failure
 
 
-def compare(test, before, after, when, ignore=()):
-    """Fails the test if the inventories differ in more than what `ignore` (patterns) allows."""
-    differences = [text for text in inventory.compare(before, after)
-                   if not any(re.search(pattern, text) for pattern in ignore)]
+def expect_equal(test, differences, when):
+    """Fails the test if there are differences."""
     for text in differences:
         test.log(f"{when}: {text[:600]}")
     if differences:
@@ -18,14 +16,21 @@ def compare(test, before, after, when, ignore=()):
         raise Failure(f"{when}: {differences[0][:300]}{more}")
 
 
+def parked(victim, when):
+    """Within this the victim stands still, if it is one that can."""
+    return victim.parked(when) if hasattr(victim, "parked") else contextlib.nullcontext()
+
+
 def once(ckpt, test, victim, image, ignore=(), options=(), verify=True):
     """One round: dump, gone, restore, equal from outside, equal for ckpt verify, equal from inside."""
-    before = inventory.take(victim.pid)
+    with parked(victim, "before"):
+        before = inventory.take(victim.pid)
     pids = proc.tree(victim.pid)
     ckpt.dump(test, victim.pid, image, *options)
     proc.wait_gone(pids)
     victim.pid = ckpt.restore(test, image, *options)
-    compare(test, before, inventory.take(victim.pid), "restored", ignore)
+    with parked(victim, "restored"):
+        expect_equal(test, inventory.differences(before, victim.pid, ignore), "restored")
     if verify:
         ckpt.verify(test, image, *options)
     victim.check("restored")
@@ -44,9 +49,11 @@ def rounds(ckpt, test, victim, count=2, **kwargs):
 def leave_running(ckpt, test, victim, ignore=(), options=()):
     """The original goes on, unharmed."""
     victim.check("built")
-    before = inventory.take(victim.pid)
+    with parked(victim, "before"):
+        before = inventory.take(victim.pid)
     image = test.dir / "image-of-running"
     ckpt.dump(test, victim.pid, image, "--leave-running", *options)
-    compare(test, before, inventory.take(victim.pid), "left running", ignore)
+    with parked(victim, "left running"):
+        expect_equal(test, inventory.differences(before, victim.pid, ignore), "left running")
     victim.check("left running")
     shutil.rmtree(image, ignore_errors=True)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Starting and asking victims: programs that build state and judge it (tests/scenario/victim.h)."""
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,7 +13,8 @@ from lib.report import Failure, Skip
 class Victim:
     """A running scenario program, before and after its restores."""
 
-    def __init__(self, test, program, directory=None, args=()):
+    def __init__(self, test, program, directory=None, args=(), hold=False):
+        self.hold = hold
         self.dir = Path(directory or test.dir / "victim")
         self.dir.mkdir(parents=True, exist_ok=True)
         self.checks = 0
@@ -63,6 +65,18 @@ class Victim:
         answer = self.ask()
         if answer != f"ok {self.checks}":
             raise Failure(f"{when}: the victim says: {answer} (expected: ok {self.checks})")
+
+    @contextlib.contextmanager
+    def parked(self, when):
+        """A busy victim (`test: hold=yes`) stands still meanwhile: it can be compared from outside."""
+        if not self.hold:
+            yield
+            return
+        (self.dir / "hold").touch()
+        self.check(when)
+        yield
+        (self.dir / "hold").unlink()
+        self.check(when)
 
     def kill(self):
         """Ends the victim, all of its tree."""

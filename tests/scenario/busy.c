@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * test: ignore= maps [0-9a-f]+-
- * test: ignore= (pipe queued|ShdPnd):
+ * test: hold=yes
  * test: verify=no
  *
  * A process that is never idle: threads that compute, map and unmap, talk through pipes, sleep in

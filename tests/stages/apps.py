@@ -28,7 +28,7 @@ def programs(context):
             "asyncio": lambda test: Victim(test, apps / "asyncio_app.py"),
             "threads": lambda test: Victim(test, context.app("threads")),
             "nested": lambda test: Victim(test, context.scenario("nested")),
-            "busy": lambda test: Victim(test, context.scenario("busy"))}
+            "busy": lambda test: Victim(test, context.scenario("busy"), hold=True)}
 
 
 def ignored(context, name):

@@ -48,7 +48,7 @@ def unharmed(victim, before, what):
         proc.wait_until("tasks are still stopped or traced", lambda: settled(victim.pid), 5)
     except proc.Timeout as timeout:
         raise Failure(f"{what}: {timeout}") from timeout
-    differences = inventory.compare(before, inventory.take(victim.pid))
+    differences = inventory.differences(before, victim.pid)
     expect(not differences, f"{what}: the victim has changed: {differences[:1]}")
     victim.check(what)
     return inventory.take(victim.pid)
@@ -104,7 +104,7 @@ def restore(context, test, scenario, wanted):
             except proc.Timeout as timeout:
                 raise Failure(f"{what}: {timeout}") from timeout
         else:
-            differences = inventory.compare(before, inventory.take(victim.pid))
+            differences = inventory.differences(before, victim.pid)
             expect(not differences, f"{what}: the copy differs: {differences[:1]}")
             proc.kill_tree(victim.pid)
     return f"{len(positions(calls, wanted))} of {calls} calls, {failed} failed restores"

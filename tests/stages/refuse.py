@@ -38,7 +38,7 @@ def refused(context, test, names, patterns):
     dry = ckpt.dump(test, victim.pid, image, "--dry-run", "--json", code=codes.REFUSED)
     real = ckpt.dump(test, victim.pid, image, "--json", code=codes.REFUSED)
     human = ckpt.dump(test, victim.pid, image, code=codes.REFUSED)
-    differences = inventory.compare(before, inventory.take(victim.pid))
+    differences = inventory.differences(before, victim.pid)
     expect(not differences, f"the victim has changed: {differences[:1]}")
     victim.check("refused")
     listed = blockers(real)

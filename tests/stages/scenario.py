@@ -5,6 +5,7 @@ tells the runner what is special about it:
     /* test: ignore=REGEX     a difference of the inventories that is meant to be
        test: option=--X       an option for every ckpt command
        test: verify=no        never the same twice: ckpt verify is not asked
+       test: hold=yes         a busy one that parks while DIR/hold exists (see busy.c)
        test: only=STAGE       not a scenario of its own; used by that stage */
 """
 import re
@@ -38,19 +39,19 @@ def settings(marks):
 
 def restored(context, test, name, marks):
     """Saved, killed, restored, twice over."""
-    victim = Victim(test, context.scenario(name))
+    victim = Victim(test, context.scenario(name), hold="hold" in marks)
     roundtrip.rounds(context.ckpt(), test, victim, 2, **settings(marks), verify="verify" not in marks)
 
 
 def left_running(context, test, name, marks):
     """Saved and left alone."""
-    victim = Victim(test, context.scenario(name))
+    victim = Victim(test, context.scenario(name), hold="hold" in marks)
     roundtrip.leave_running(context.ckpt(), test, victim, **settings(marks))
 
 
 def sanitized(context, test, name, marks):
     """The same with the sanitizer build of ckpt."""
-    victim = Victim(test, context.scenario(name))
+    victim = Victim(test, context.scenario(name), hold="hold" in marks)
     roundtrip.rounds(context.ckpt("sanitize"), test, victim, 1, **settings(marks),
                      verify="verify" not in marks)
 

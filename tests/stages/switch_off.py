@@ -69,7 +69,7 @@ def lost(context, test, victim, feature, ignore, options):
     _, image, options = dumped(context, test, victim, feature, options)
     victim.pid = context.ckpt().restore(test, image, *options)
     try:
-        roundtrip.compare(test, before, inventory.take(victim.pid), "restored", ignore)
+        roundtrip.expect_equal(test, inventory.differences(before, victim.pid, ignore, 0), "restored")
     except Failure as failure:
         return str(failure)
     answer = victim.ask(5)
