@@ -13,13 +13,16 @@ class Node(Server):
 
     def __init__(self, test):
         super().__init__(test, "node")
-        self.since, self.counts = time.monotonic(), {"ticks": 0, "beats": 0}
+        # no later than the moment of the last answer's counts
+        self.since, self.asked = time.monotonic(), time.monotonic()
+        self.counts = {"ticks": 0, "beats": 0}
         self.start("/usr/bin/node", Path(__file__).with_name("node_server.js"), self.dir, self.port)
         self.wait_ready(self.ask)
         self.quiet()
 
     def ask(self, local=False):
         """One answer."""
+        self.asked = time.monotonic()
         status, body = self.get_local() if local else self.get()
         self.checks += 1
         assert status == 200, f"status {status}: {body}"
@@ -39,7 +42,7 @@ class Node(Server):
             passed, most = found[name] - self.counts[name], (now - self.since) / period + 3
             assert 0 < passed <= most, f"{when}: {name} went {passed} on, {most:.0f} at most were due"
             self.counts[name] = found[name]
-        self.since = now
+        self.since = self.asked
 
     def check(self, when):
         """Over TCP and over its unix socket."""

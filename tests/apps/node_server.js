@@ -33,6 +33,12 @@ const cat = spawn('cat', { stdio: ['pipe', 'pipe', 'ignore'] });
 
 const once = (from, event) => new Promise((resolve) => from.once(event, resolve));
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+const told = { ticks: 0, beats: 0 };
+
+// or until it is clear that it will never be
+async function until(condition) {
+	for (let i = 0; i < 1500 && !condition(); i++) await sleep(10);
+}
 
 // what the tree has kept, and what it can still do: the thread, the child, the thread pool, a new child
 async function answer() {
@@ -47,12 +53,13 @@ async function answer() {
 	const said = once(late.stdout, 'data');
 	const ended = once(late, 'close');
 	fs.writeFileSync(path.join(watched, `file${n}`), '');
-	await sleep(50);
+	await until(() => names.size >= n && state.ticks > told.ticks && Atomics.load(shared, 0) > told.beats);
 	const wrong = [...table].filter(([key, value]) => key !== `key${Math.sqrt(value.square)}`).length;
 	const [square, answered] = await fromWorker;
-	return { ...state, beats: Atomics.load(shared, 0), square, answered, echo: String(await echo),
-		hash: await hash, child: Number(await said), ended: await ended, wrong,
-		seen: names.size };
+	const rest = { echo: String(await echo), hash: await hash, child: Number(await said), ended: await ended };
+	told.ticks = state.ticks;
+	told.beats = Atomics.load(shared, 0);
+	return { ...state, ...told, ...rest, square, answered, wrong, seen: names.size };
 }
 
 const serve = (request, response) => answer().then((result) => response.end(JSON.stringify(result)));

@@ -38,7 +38,7 @@ class Tmux:
     def shows(self, pane, text):
         """Waits until a pane has that on its screen."""
         proc.wait_until(f"pane {pane} does not show {text!r}",
-                        lambda: text in self.ask("capture-pane", "-p", "-t", str(pane)), 15)
+                        lambda: text in self.ask("capture-pane", "-p", "-t", str(pane)), 60)
 
     def check(self, when):
         """The shell counts on, the editor has all the lines and writes them."""
@@ -50,6 +50,6 @@ class Tmux:
         self.type(1, "Escape", ":w", "Enter")
         wanted = "".join(f"line {number}\n" for number in range(1, self.rounds + 1))
         proc.wait_until(f"{when}: the file is not written",
-                        lambda: proc.read(self.file).startswith(wanted), 15)
+                        lambda: proc.read(self.file).startswith(wanted), 60)
         self.type(1, "i")
         expect(self.ask("list-panes", "-F", "#{pane_width}") == "50\n49\n", f"{when}: the panes' widths")

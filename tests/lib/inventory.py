@@ -354,7 +354,8 @@ class Rest:
 
     def reached(self):
         """Is it so now?"""
-        return not any(state in "RD" and self.may_sleep(tid) for tid, (state, _) in proc.states(self.root).items())
+        return not any(state in "RD" and self.may_sleep(tid)
+                       for tid, (state, _) in proc.states(self.root).items())
 
     def may_sleep(self, tid):
         """Has it not run long enough to be taken for a computing one?"""

@@ -36,7 +36,7 @@ class Outside:
     def expect_nothing(self, when):
         """Fails the test if something stays."""
         try:
-            proc.wait_until("", lambda: not self.left(), 3)
+            proc.wait_until("", lambda: not self.left())
         except proc.Timeout as timeout:
             raise Failure(f"{when}: left behind: {', '.join(self.left())}") from timeout
 
@@ -114,7 +114,7 @@ def dumps(ckpt, test, program, kills, seed):
         interrupted += kill_after(child, delay)
         when = f"kill {number} after {delay * 1000:.2f} ms (seed {seed})"
         try:
-            proc.wait_until("tasks are still stopped or traced", lambda: settled(victim.pid), 5)
+            proc.wait_until("tasks are still stopped or traced", lambda: settled(victim.pid))
         except proc.Timeout as timeout:
             test.log(str(proc.states(victim.pid)))
             raise Failure(f"{when}: {timeout}") from timeout
@@ -159,7 +159,7 @@ def restores(ckpt, test, program, kills, seed):
         kill_after(child, delay)
         when = f"kill {number} after {delay * 1000:.2f} ms (seed {seed})"
         try:
-            proc.wait_until("a part of the tree is left", decided, 5)
+            proc.wait_until("a part of the tree is left", decided)
         except proc.Timeout as timeout:
             raise Failure(f"{when}: {timeout}: {proc.states(victim.pid)}") from timeout
         if proc.exists(victim.pid):

@@ -45,7 +45,7 @@ class Victim:
             why = self.said("failed") or self.said("stderr") or "it died"
             raise Failure(f"the victim cannot build its state: {why}")
 
-    def ask(self, seconds=30):
+    def ask(self, seconds=60):
         """Lets the victim check itself and returns its answer."""
         result = self.dir / "result"
         result.unlink(missing_ok=True)

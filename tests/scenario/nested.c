@@ -144,7 +144,7 @@ static unsigned long wait_for_round(size_t i)
 {
 	const struct timespec nap = { .tv_nsec = 1000000 };
 
-	for (int ms = 0; ms < 5000 && atomic_load(&rounds[i]) <= rounds_seen[i]; ms++)
+	for (int ms = 0; ms < 30000 && atomic_load(&rounds[i]) <= rounds_seen[i]; ms++)
 		nanosleep(&nap, NULL);
 	return atomic_load(&rounds[i]);
 }

@@ -435,8 +435,7 @@ int main(int argc, char **argv)
 	make_zombies();
 	make_namespace();
 	drain_children();
-	/* what the children do after they were made has no signal of its own */
-	nanosleep(&(struct timespec){ .tv_nsec = 200000000 }, NULL);
+	victim_settle();
 	tell_story(&before);
 	victim_ready();
 	victim_serve(check);

@@ -133,7 +133,7 @@ static const char *next_line(void)
 	while (n < sizeof(text) - 1) {
 		struct pollfd p = { .fd = shell_master, .events = POLLIN };
 
-		if (poll(&p, 1, 5000) <= 0 || read(shell_master, text + n, 1) != 1)
+		if (poll(&p, 1, 30000) <= 0 || read(shell_master, text + n, 1) != 1)
 			break;
 		if (text[n++] == '\n')
 			break;

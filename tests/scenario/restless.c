@@ -87,10 +87,8 @@ static void new_group(void)
 static void stopped_child(void)
 {
 	MUST(kill(child, SIGSTOP));
-	while (victim_status(child, "State", 10) < 0)
-		sched_yield();
-	struct timespec time = { .tv_nsec = 20000000 };
-	nanosleep(&time, NULL);
+	siginfo_t info;
+	MUST(waitid(P_PID, (id_t)child, &info, WSTOPPED | WNOWAIT));
 }
 
 static void dead_child(void)

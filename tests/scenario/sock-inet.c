@@ -193,7 +193,7 @@ static void exchange(int from, int to, const char *what)
 	char buf[16] = "";
 
 	CHECK(send(from, "hello", 6, 0) == 6, "%s: send: %s", what, strerror(errno));
-	CHECK(poll(&p, 1, 2000) == 1, "%s: nothing comes", what);
+	CHECK(poll(&p, 1, 30000) == 1, "%s: nothing comes", what);
 	CHECK(recv(to, buf, sizeof(buf), MSG_DONTWAIT) == 6 && !strcmp(buf, "hello"),
 	      "%s: received %s", what, buf);
 }

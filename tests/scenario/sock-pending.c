@@ -116,7 +116,7 @@ static void check_accepted(struct place *p, int at)
 	} else if (at == 1) {
 		struct pollfd readable = { .fd = fd, .events = POLLIN };
 
-		CHECK(poll(&readable, 1, 10000) == 1 && recv(fd, buf, sizeof(buf), 0) == 5 &&
+		CHECK(poll(&readable, 1, 30000) == 1 && recv(fd, buf, sizeof(buf), 0) == 5 &&
 			      !strcmp(buf, "child"),
 		      "of the child: %s", buf);
 	} else {

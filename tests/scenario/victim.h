@@ -41,6 +41,9 @@ char *victim_path(const char *name);
 /* The state stands: tell the runner. Call it once, in the root of the tree. */
 void victim_ready(void);
 
+/* Waits until all other threads and all below us sleep, stand still or are dead. */
+void victim_settle(void);
+
 /* Answers each SIGUSR1 by running `check`; never returns. */
 void victim_serve(void (*check)(void)) __attribute__((noreturn));
 
@@ -66,6 +69,9 @@ long long victim_status(pid_t pid, const char *key, int radix);
 
 /* Entries of /proc/self/fd, not counting the one used to look. */
 int victim_count_fds(void);
+
+/* Has an atomic unsigned long passed a value, within a time that no busy machine needs? */
+bool victim_goes_on(const volatile void *counter, unsigned long seen);
 
 /* Deterministic content: the word number `index` of the stream `seed`. */
 unsigned long victim_word(unsigned long seed, unsigned long index);

@@ -108,7 +108,8 @@ def leave_stopped(context, test):
     context.ckpt().dump(test, victim.pid, test.dir / "image", "--leave-stopped")
     pids = proc.tree(victim.pid)
     # a stop that is queued takes effect when the task is scheduled
-    proc.wait_until("not all are stopped", lambda: all(s in "TZ" for s, _ in proc.states(victim.pid).values()))
+    proc.wait_until("not all are stopped",
+                    lambda: all(s in "TZ" for s, _ in proc.states(victim.pid).values()))
     for pid in pids:
         os.kill(pid, 18)
     proc.wait_until("tasks stay stopped",

@@ -23,7 +23,7 @@ def inject(context, test, position, error, *args):
                "--", context.ckpt().binary, *map(str, args)]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              errors="replace", timeout=30, check=False, cwd="/")
+                              errors="replace", timeout=120, check=False, cwd="/")
     except subprocess.TimeoutExpired as expired:
         raise Failure(f"call {position} ({report.read_text().split()[-1]}) failing with "
                       f"{errno.errorcode[error]}: ckpt hangs") from expired
@@ -45,7 +45,7 @@ def settled(root):
 def unharmed(victim, before, what):
     """The victim, from outside and inside, is as it was; returns what it is after the check."""
     try:
-        proc.wait_until("tasks are still stopped or traced", lambda: settled(victim.pid), 5)
+        proc.wait_until("tasks are still stopped or traced", lambda: settled(victim.pid))
     except proc.Timeout as timeout:
         raise Failure(f"{what}: {timeout}") from timeout
     differences = inventory.differences(before, victim.pid)
@@ -100,7 +100,7 @@ def restore(context, test, scenario, wanted):
         if code:
             failed += 1
             try:
-                proc.wait_gone(pids, 5)
+                proc.wait_gone(pids)
             except proc.Timeout as timeout:
                 raise Failure(f"{what}: {timeout}") from timeout
         else:

@@ -123,7 +123,7 @@ def foreground(context, test):
     pidfile = test.dir / "pid"
     child = start(context.ckpt(), "restore", "-D", image, "--pidfile", pidfile)
     proc.wait_until("no pid file", lambda: proc.read(pidfile).strip(), 20)
-    proc.wait_until("the root does not run", lambda: proc.exists(victim.pid), 5)
+    proc.wait_until("the root does not run", lambda: proc.exists(victim.pid))
     victim.check("restored in the foreground")
     for pid in proc.tree(victim.pid)[1:]:
         test.cleanup(proc.kill_tree, pid)

@@ -59,7 +59,7 @@ def unrestorable(context, test, victim, feature, options):
     """The restore fails and leaves nothing."""
     pids, image, options = dumped(context, test, victim, feature, options)
     context.ckpt().restore(test, image, *options, code=codes.FAILED)
-    proc.wait_gone(pids, 5)
+    proc.wait_gone(pids)
     return "unrestorable"
 
 

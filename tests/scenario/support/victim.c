@@ -227,6 +227,55 @@ int victim_count_fds(void)
 	return count;
 }
 
+bool victim_goes_on(const volatile void *counter, unsigned long seen)
+{
+	const volatile unsigned long *at = counter;
+	for (int i = 0; i < 30000 && __atomic_load_n(at, __ATOMIC_SEQ_CST) <= seen; i++)
+		usleep(1000);
+	return __atomic_load_n(at, __ATOMIC_SEQ_CST) > seen;
+}
+
+static bool rests(pid_t pid, bool own);
+
+static bool children_rest(const char *path)
+{
+	char *text = victim_read(path), *at = text, *end;
+	bool rest = true;
+	for (long pid; rest && at && (pid = strtol(at, &end, 10)) > 0; at = end)
+		rest = rests((pid_t)pid, false);
+	free(text);
+	return rest;
+}
+
+/* Do the threads of a process, other than us, and its children rest? */
+static bool rests(pid_t pid, bool own)
+{
+	char path[96];
+	snprintf(path, sizeof(path), "/proc/%d/task", pid);
+	DIR *tasks = opendir(path);
+	bool rest = true;
+	for (struct dirent *entry; rest && tasks && (entry = readdir(tasks));) {
+		int tid = atoi(entry->d_name);
+		if (!tid)
+			continue;
+		snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", pid, tid);
+		char *stat = victim_read(path), *state = stat ? strrchr(stat, ')') : NULL;
+		rest = (own && tid == gettid()) || !state || !strchr("RD", state[2]);
+		free(stat);
+		snprintf(path, sizeof(path), "/proc/%d/task/%d/children", pid, tid);
+		rest = rest && children_rest(path);
+	}
+	if (tasks)
+		closedir(tasks);
+	return rest;
+}
+
+void victim_settle(void)
+{
+	for (int i = 0; i < 30000 && !rests(getpid(), true); i++)
+		usleep(1000);
+}
+
 unsigned long victim_word(unsigned long seed, unsigned long index)
 {
 	unsigned long z = seed * 0x9e3779b97f4a7c15UL + index * 0xbf58476d1ce4e5b9UL + 1;
