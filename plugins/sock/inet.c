@@ -4,18 +4,15 @@
  * nobody waits to be accepted, TCP that never was connected, and UDP, for which
  * connect(2) is but a note of an address.
  */
-#include "internal.h"
+#include "inet.h"
 
-#include <arpa/inet.h>
 #include <limits.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <netinet/udp.h>
 #include <linux/sockios.h>
 #include <poll.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
-#include <sys/socket.h>
 
 static bool is_inet(const struct ckpt_fd_found *f, int protocol)
 {
@@ -118,28 +115,12 @@ static int udp_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struc
 		r = sock_refuse_detail(run, f, "socket-error", "an error waits to be reported",
 				       "let the program receive it, or --allow-loss "
 				       "sock.socket-error: it is then not reported");
-	if (!r && p.revents & POLLIN)
-		r = sock_refuse_detail(run, f, "udp-queue", "datagrams wait to be received",
-				       "try again when the program has received them, or "
-				       "--allow-loss sock.udp-queue: they are then lost, as the "
-				       "network may lose them");
-	return r;
+	return !r && p.revents & POLLIN ? sock_udp_queue_survey(run, f) : r;
 }
 
 /* ---- addresses -------------------------------------------------------------------- */
 
-union address {
-	struct sockaddr sa;
-	struct sockaddr_in in;
-	struct sockaddr_in6 in6;
-};
-
-struct text_address {
-	Ckpt__Sock__InetAddress rec;
-	char text[INET6_ADDRSTRLEN];
-};
-
-static int read_address(const union address *a, struct text_address *to)
+int sock_address_read(const union sock_address *a, struct sock_address_text *to)
 {
 	const void *addr = &a->in.sin_addr;
 
@@ -157,15 +138,15 @@ static int read_address(const union address *a, struct text_address *to)
 }
 
 /* Of a socket that is not bound, the kernel says port 0 of any address. */
-static bool is_bound(const union address *a)
+static bool is_bound(const union sock_address *a)
 {
 	return a->in.sin_port ||
 	       (a->sa.sa_family == AF_INET6 ? !IN6_IS_ADDR_UNSPECIFIED(&a->in6.sin6_addr)
 					    : a->in.sin_addr.s_addr != htonl(INADDR_ANY));
 }
 
-static bool write_address(uint32_t family, const Ckpt__Sock__InetAddress *rec, union address *a,
-			  socklen_t *len)
+bool sock_address_write(uint32_t family, const Ckpt__Sock__InetAddress *rec, union sock_address *a,
+			socklen_t *len)
 {
 	memset(a, 0, sizeof(*a));
 	a->sa.sa_family = (sa_family_t)family;
@@ -185,19 +166,20 @@ static bool write_address(uint32_t family, const Ckpt__Sock__InetAddress *rec, u
 static int inet_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
 {
 	Ckpt__Sock__Inet rec = CKPT__SOCK__INET__INIT;
-	struct text_address local, peer;
+	struct sock_address_text local, peer;
 	struct sock_options options;
 	struct tcp_info ti = { 0 };
-	union address a = { 0 };
+	union sock_address a = { 0 };
 	socklen_t len = sizeof(a);
 	Ckpt__Sock__Owner owner;
+	int r;
 
-	if (getsockname(f->fd, &a.sa, &len) || read_address(&a, &local))
+	if (getsockname(f->fd, &a.sa, &len) || sock_address_read(&a, &local))
 		return ckpt_fail_sys(err, errno, "reading an address");
 	rec.local = is_bound(&a) ? &local.rec : NULL;
 	len = sizeof(a);
 	if (!getpeername(f->fd, &a.sa, &len)) {
-		if (read_address(&a, &peer))
+		if (sock_address_read(&a, &peer))
 			return ckpt_fail_sys(err, errno, "reading an address");
 		rec.peer = &peer.rec;
 	}
@@ -216,7 +198,13 @@ static int inet_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, str
 	rec.owner = &owner;
 	rec.options = options.ptr;
 	rec.n_options = options.n;
-	return ckpt_record_put(run, SOCK_INET, &rec.base, err);
+	r = f->protocol == IPPROTO_UDP && ckpt_feature_on(run, "udp-queue")
+		    ? sock_udp_queue_read(run, f, &rec, err)
+		    : 0;
+	if (!r)
+		r = ckpt_record_put(run, SOCK_INET, &rec.base, err);
+	sock_udp_queue_free(&rec);
+	return r;
 }
 
 /* ---- restore ---------------------------------------------------------------------- */
@@ -226,7 +214,7 @@ static int plan_as(struct ckpt_run *run, uint32_t id, uint32_t protocol, bool li
 {
 	const Ckpt__Sock__Inet *rec = ckpt_record_need(run, "sock.inet", id, err);
 	bool tcp = protocol == IPPROTO_TCP;
-	union address a;
+	union sock_address a;
 	socklen_t len;
 	int r;
 
@@ -236,10 +224,12 @@ static int plan_as(struct ckpt_run *run, uint32_t id, uint32_t protocol, bool li
 	    rec->type != (tcp ? SOCK_STREAM : SOCK_DGRAM) || rec->protocol != protocol ||
 	    rec->listening != listening || rec->backlog > INT_MAX || (tcp && rec->peer) ||
 	    (listening && (!rec->local || !rec->local->port)) ||
-	    (rec->local && !write_address(rec->family, rec->local, &a, &len)) ||
-	    (rec->peer && !write_address(rec->family, rec->peer, &a, &len)))
+	    (rec->local && !sock_address_write(rec->family, rec->local, &a, &len)) ||
+	    (rec->peer && !sock_address_write(rec->family, rec->peer, &a, &len)))
 		return ckpt_fail_image(err, "open file %u is not a valid internet socket", id);
 	r = sock_owner_check(rec->owner, id, err);
+	if (!r)
+		r = sock_udp_queue_plan(rec, err);
 	return r ? r : sock_options_check(rec->options, rec->n_options, id, err);
 }
 
@@ -271,7 +261,7 @@ static int lend_option(int fd, int level, int name, int value, int *before)
  * Binding to an address makes a socket IPV6_V6ONLY for good. One that is not has got
  * its address from connect(2), which will give it the same one again.
  */
-static bool address_from_connect(int fd, const Ckpt__Sock__Inet *rec, const union address *a)
+static bool address_from_connect(int fd, const Ckpt__Sock__Inet *rec, const union sock_address *a)
 {
 	return rec->family == AF_INET6 && rec->peer && !IN6_IS_ADDR_V4MAPPED(&a->in6.sin6_addr) &&
 	       sock_int(fd, IPPROTO_IPV6, IPV6_V6ONLY) == 0;
@@ -283,14 +273,14 @@ static bool address_from_connect(int fd, const Ckpt__Sock__Inet *rec, const unio
  * IP_BIND_ADDRESS_NO_PORT. Both options are as before afterwards. UDP has nothing
  * like TIME_WAIT, and there the option would let two sockets share a port.
  */
-static int bind_there(int fd, const Ckpt__Sock__Inet *rec, struct ckpt_error *err)
+int sock_inet_bind(int fd, const Ckpt__Sock__Inet *rec, struct ckpt_error *err)
 {
 	bool tcp = rec->protocol == IPPROTO_TCP;
 	int reuse = 0, no_port = 0, r;
-	union address a;
+	union sock_address a;
 	socklen_t len;
 
-	if (!write_address(rec->family, rec->local, &a, &len))
+	if (!sock_address_write(rec->family, rec->local, &a, &len))
 		return ckpt_fail_image(err, "%.64s is no address", rec->local->address);
 	if (address_from_connect(fd, rec, &a))
 		a.in6.sin6_addr = in6addr_any;
@@ -315,11 +305,11 @@ static int bind_there(int fd, const Ckpt__Sock__Inet *rec, struct ckpt_error *er
 /* The route may lead elsewhere by now. */
 static int check_local(int fd, const Ckpt__Sock__Inet *rec, struct ckpt_error *err)
 {
-	struct text_address now;
-	union address a = { 0 };
+	struct sock_address_text now;
+	union sock_address a = { 0 };
 	socklen_t len = sizeof(a);
 
-	if (!rec->local || (!getsockname(fd, &a.sa, &len) && !read_address(&a, &now) &&
+	if (!rec->local || (!getsockname(fd, &a.sa, &len) && !sock_address_read(&a, &now) &&
 			    !strcmp(now.text, rec->local->address)))
 		return 0;
 	ckpt_fail(err, EADDRNOTAVAIL, "a socket connected to %s has not the address %s as before",
@@ -329,10 +319,10 @@ static int check_local(int fd, const Ckpt__Sock__Inet *rec, struct ckpt_error *e
 
 static int connect_there(int fd, const Ckpt__Sock__Inet *rec, struct ckpt_error *err)
 {
-	union address a;
+	union sock_address a;
 	socklen_t len;
 
-	if (!write_address(rec->family, rec->peer, &a, &len))
+	if (!sock_address_write(rec->family, rec->peer, &a, &len))
 		return ckpt_fail_image(err, "%.64s is no address", rec->peer->address);
 	if (!connect(fd, &a.sa, len))
 		return check_local(fd, rec, err);
@@ -353,10 +343,13 @@ static int inet_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, stru
 		return ckpt_fail_sys(err, errno, "socket(2)");
 	r = sock_options_apply(fd, rec->options, rec->n_options, err);
 	if (!r && rec->local)
-		r = bind_there(fd, rec, err);
+		r = sock_inet_bind(fd, rec, err);
 	if (!r && rec->listening && listen(fd, (int)rec->backlog))
 		r = ckpt_fail_sys(err, errno, "listen(2) on %s port %u", rec->local->address,
 				  rec->local->port);
+	/* from whomever: a connected socket takes its peer's alone */
+	if (!r)
+		r = sock_udp_queue_write(fd, rec, err);
 	if (!r && rec->peer)
 		r = connect_there(fd, rec, err);
 	if (!r)

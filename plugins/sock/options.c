@@ -218,7 +218,7 @@ static bool applies(const struct option *opt, int domain, int protocol)
 		return protocol == opt->level;
 	default:
 		/* of a socket that receives, the kernel sets SO_INCOMING_CPU itself */
-		return opt->get == SO_PEEK_OFF	     ? domain == AF_UNIX
+		return opt->get == SO_PEEK_OFF	     ? domain == AF_UNIX || protocol == IPPROTO_UDP
 		       : opt->get == SO_INCOMING_CPU ? protocol != IPPROTO_UDP
 						     : true;
 	}

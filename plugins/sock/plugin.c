@@ -10,6 +10,7 @@ static const struct ckpt_feature features[] = {
 	{ "inet-listen", "listening TCP sockets with their options" },
 	{ "tcp", "TCP sockets that were never connected, bound or not" },
 	{ "udp", "UDP sockets, bound, connected or neither" },
+	{ "udp-queue", "datagrams that wait in UDP sockets" },
 	{ "unix-listen", "listening unix sockets, named and abstract" },
 	{ "unix-pair", "socketpairs with queued data" },
 	{ "unix-stream", "unix stream and seqpacket sockets: connected by a name, bound, or new" },

@@ -105,7 +105,9 @@ static int udp_socket(void)
 
 static void udp_queue(void)
 {
-	MUST(send(udp_socket(), "x", 1, 0));
+	int fd = udp_socket(), on = 1;
+	MUST(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)));
+	MUST(send(fd, "x", 1, 0));
 }
 
 static void udp_shutdown(void)
