@@ -26,6 +26,8 @@ int live_seized(struct ckpt_run *run, struct ckpt_error *err)
 	r = run->live ? proc_scan(run->procs, run->root_pid, err)
 		      : proc_seize(run->procs, run->root_pid, err);
 	if (!r)
+		r = proc_scan_namespaces(run->procs, err);
+	if (!r)
 		count_tasks(run);
 	return r;
 }

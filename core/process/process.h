@@ -24,6 +24,8 @@ int proc_scan(struct proc_set *ps, pid_t root, struct ckpt_error *err);
 int proc_get_ready(struct proc_set *ps, struct ckpt_error *err);
 /* Stop every thread of the tree, re-scanning until nothing new appears. */
 int proc_seize(struct proc_set *ps, pid_t root, struct ckpt_error *err);
+/* Who is in which namespace (<ckpt/ns.h>); after one of the two. */
+int proc_scan_namespaces(struct proc_set *ps, struct ckpt_error *err);
 /* Put an agent into every live thread, so that scripts can run. */
 int proc_agents_in(struct proc_set *ps, struct ckpt_error *err);
 /* Take them out again: registers and masks as before, nothing mapped. */

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "engine/run.h"
+#include "process/ns.h"
 #include "process/set.h"
 
 /* Two descriptors a task, and every file of a restore: the usual soft limit is too low. */
@@ -32,6 +33,11 @@ struct proc_set *proc_new(struct ckpt_run *run)
 		return NULL;
 	raise_nofile();
 	ps->run = run;
+	ps->ns = ns_new();
+	if (!ps->ns) {
+		free(ps);
+		return NULL;
+	}
 	ps->self_pidfd = -1;
 	ps->max_fd = 2;
 	return ps;
@@ -70,6 +76,7 @@ void proc_free(struct proc_set *ps)
 		proc_release(ps, CKPT_AFTER_RUN, &ignored);
 	for (size_t i = 0; i < ps->n; i++)
 		task_free(ps->tasks[i]);
+	ns_free(ps->ns);
 	segment_free(ps->seg);
 	keeper_stop(&ps->keeper);
 	if (ps->self_pidfd >= 0)

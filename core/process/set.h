@@ -57,6 +57,8 @@ struct task_node {
 	bool ended; /* a zombie now */
 };
 
+struct ns_table; /* ns.h */
+
 struct range {
 	uint64_t start, end;
 };
@@ -66,6 +68,7 @@ struct proc_set {
 	struct task_node **tasks;
 	size_t n, cap;
 	bool seized;
+	struct ns_table *ns;
 	struct keeper keeper;	/* dump: started before the tree stands still */
 	struct gadgets gadgets; /* dump: of the task before */
 	bool restoring;

@@ -21,6 +21,15 @@
 #ifndef SHM_EXEC
 #define SHM_EXEC 0100000
 #endif
+#ifndef PIDFD_THREAD
+#define PIDFD_THREAD 0200
+#endif
+#ifndef PIDFD_GET_PID_FOR_CHILDREN_NAMESPACE
+#define PIDFD_GET_PID_FOR_CHILDREN_NAMESPACE 0xff06
+#endif
+#ifndef CLONE_NEWTIME
+#define CLONE_NEWTIME 0x80
+#endif
 #ifndef NT_X86_XSTATE
 #define NT_X86_XSTATE 0x202
 #endif

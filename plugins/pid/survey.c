@@ -10,20 +10,9 @@
 
 #define NS_HINT "that namespace's plugin comes later; run ckpt inside the namespace"
 
-/* Namespaces that a task has to share with ckpt. */
-static const struct {
-	const char *link, *feature;
-} shared_ns[] = {
-	{ "user", "user" }, { "mnt", "mnt" },
-	{ "ipc", "ipc" },   { "net", "net" },
-	{ "uts", "uts" },   { "cgroup", "cgroup-ns" },
-	{ "time", "time" }, { "time_for_children", "time" },
-};
-
 struct survey {
 	struct ckpt_run *run;
 	struct pid_nsmap map;
-	char own[CKPT_ARRAY_SIZE(shared_ns)][64];
 	char *own_cgroup;
 };
 
@@ -58,50 +47,7 @@ static int survey_init(struct survey *s, struct ckpt_error *err)
 
 	if (r < 0)
 		return r;
-	for (size_t i = 0; i < CKPT_ARRAY_SIZE(shared_ns); i++) {
-		char path[64];
-		ssize_t len;
-
-		snprintf(path, sizeof(path), "/proc/self/ns/%s", shared_ns[i].link);
-		len = readlink(path, s->own[i], sizeof(s->own[i]) - 1);
-		/* a kernel without that type: then no task has it either */
-		s->own[i][len < 0 ? 0 : len] = 0;
-	}
 	return read_self("/proc/self/cgroup", &s->own_cgroup, err);
-}
-
-/* A thread may leave any namespace but the user's alone; each type is named once a task. */
-static int shared_namespaces(struct survey *s, const struct ckpt_task *t, struct ckpt_error *err)
-{
-	const char *named = "";
-
-	for (size_t i = 0; i < CKPT_ARRAY_SIZE(shared_ns); i++) {
-		if (!s->own[i][0] || !strcmp(shared_ns[i].feature, named))
-			continue;
-		for (size_t k = 0; k < t->n_threads; k++) {
-			char what[32], path[64], link[64], object[160];
-			ssize_t len;
-
-			snprintf(what, sizeof(what), "ns/%s", shared_ns[i].link);
-			pid_thread_path(path, sizeof(path), t->threads[k], what);
-			len = t->threads[k]->dead
-				      ? 0
-				      : ckpt_proc_link(t, path, link, sizeof(link), err);
-			if (pid_gone(s->run, (int)len) || t->threads[k]->dead)
-				continue;
-			if (len < 0)
-				return (int)len;
-			if (!strcmp(link, s->own[i]))
-				continue;
-			snprintf(object, sizeof(object), "%s namespace %s", shared_ns[i].link,
-				 link);
-			refuse(s, t, shared_ns[i].feature, object,
-			       "it is not the one that ckpt runs in", NS_HINT, false);
-			named = shared_ns[i].feature;
-			break;
-		}
-	}
-	return 0;
 }
 
 static int pid_namespaces(struct survey *s, const struct ckpt_task *t, struct ckpt_error *err)
@@ -317,8 +263,6 @@ static int one(struct survey *s, const struct ckpt_task *t, struct ckpt_error *e
 	}
 	if (r == 0)
 		r = cgroups(s, t, err);
-	if (r == 0)
-		r = shared_namespaces(s, t, err);
 	if (r == 0)
 		r = children_namespaces(s, t, err);
 	if (r == 0)

@@ -354,11 +354,6 @@ static void user_namespace(void)
 	namespaced(CLONE_NEWUSER);
 }
 
-static void uts_namespace(void)
-{
-	namespaced(CLONE_NEWUTS);
-}
-
 static void ipc_namespace(void)
 {
 	namespaced(CLONE_NEWIPC);
@@ -505,7 +500,6 @@ static const struct mode {
 	{ "net-namespace", net_namespace, "net(work)? namespace" },
 	{ "mount-namespace", mount_namespace, "(mnt|mount) namespace" },
 	{ "user-namespace", user_namespace, "user namespace" },
-	{ "uts-namespace", uts_namespace, "(uts|UTS) namespace" },
 	{ "ipc-namespace", ipc_namespace, "(ipc|IPC) namespace" },
 	{ "cgroup-namespace", cgroup_namespace, "cgroup namespace" },
 	{ "tracee", tracee, "(trace|ptrace)" },

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT */
+/* Inside the plugin ns. */
+#ifndef PLUGIN_NS_H
+#define PLUGIN_NS_H
+
+#include <ckpt/ns.h>
+#include <ckpt/plugin.h>
+
+#include "ns.pb-c.h"
+
+enum { NS_REC_NAMESPACE = 1, NS_REC_TASK = 2 };
+
+/* kinds.c */
+/* The kind of a type, and whose it is. NULL: no plugin that is on has one. */
+const struct ckpt_ns_kind *ns_kind(struct ckpt_run *run, enum ckpt_ns_type type,
+				   const char **plugin);
+
+enum ns_call { NS_SURVEY, NS_COLLECT, NS_PLAN, NS_MAKE, NS_FILL, NS_SETTLE };
+/* Let the kind of the namespace's type do something; 0 if it does not care. */
+int ns_call(struct ckpt_run *run, enum ns_call what, struct ckpt_ns *ns, struct ckpt_error *err);
+
+/* survey.c */
+/* dump and verify: which ones are left out? Blockers are listed. */
+int ns_decide(struct ckpt_run *run, struct ckpt_error *err);
+/* Is it to be in the image? */
+static inline bool ns_is_saved(const struct ckpt_ns *ns)
+{
+	return ns && !ns->own && !ns->lost;
+}
+
+/* steps */
+int ns_survey(struct ckpt_run *run, struct ckpt_error *err);
+int ns_collect(struct ckpt_run *run, struct ckpt_error *err);
+int ns_plan(struct ckpt_run *run, struct ckpt_error *err);
+int ns_make(struct ckpt_run *run, struct ckpt_error *err);
+int ns_join(struct ckpt_run *run, struct ckpt_error *err);
+int ns_join_threads(struct ckpt_run *run, struct ckpt_error *err);
+int ns_settle(struct ckpt_run *run, struct ckpt_error *err);
+
+#endif

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT */
+/* Which namespaces of a tree cannot be saved: refused by name, once a task and type. */
+#include <stdio.h>
+
+#include "internal.h"
+
+struct refusal {
+	struct ckpt_ns *ns;
+	const struct ckpt_task *task; /* NULL: no task is in it */
+	char object[96];
+};
+
+static int refuse(struct ckpt_run *run, const struct refusal *r, const char *reason,
+		  const char *hint)
+{
+	const struct ckpt_blocker b = {
+		.feature = ckpt_ns_type_name(r->ns->type),
+		.task = r->task,
+		.object = r->object,
+		.reason = reason,
+		.hint = hint,
+	};
+
+	return ckpt_refuse(run, &b);
+}
+
+static int if_off(struct ckpt_run *run, void *arg, struct ckpt_error *err)
+{
+	const struct refusal *r = arg;
+	const char *plugin;
+	const struct ckpt_ns_kind *kind = ns_kind(run, r->ns->type, &plugin);
+
+	(void)err;
+	return kind->feature ? ckpt_refuse_off(run, kind->feature, r->task, r->object) : 1;
+}
+
+/* 1: it will be saved. 0: lost by permission. -ECANCELED: a blocker is listed. */
+static int decide(struct ckpt_run *run, struct refusal *r)
+{
+	const struct ckpt_ns *ns = r->ns;
+	bool nested = ns->type == CKPT_NS_USER || ns->type == CKPT_NS_PID;
+	const char *plugin;
+	char reason[128], hint[192];
+
+	snprintf(r->object, sizeof(r->object), "%s namespace %s:[%llu]",
+		 ckpt_ns_type_name(ns->type), ckpt_ns_type_name(ns->type),
+		 (unsigned long long)ns->ino);
+	/* pid itself says what of its namespaces it cannot save */
+	if (ns->type == CKPT_NS_PID)
+		return 1;
+	if (!ns_kind(run, ns->type, &plugin)) {
+		snprintf(reason, sizeof(reason),
+			 "it is not the one that ckpt runs in, and no plugin that is on saves %s "
+			 "namespaces",
+			 ckpt_ns_type_name(ns->type));
+		snprintf(hint, sizeof(hint),
+			 "run ckpt inside the namespace, or give --allow-loss ns.%s: its tasks "
+			 "come back in the one of ckpt",
+			 ckpt_ns_type_name(ns->type));
+		return refuse(run, r, reason, hint);
+	}
+	if (!ns->owner || (nested && !ns->parent))
+		return refuse(run, r, "it is not owned by the user namespace of ckpt or one below",
+			      "run ckpt in the user namespace that owns it, or above");
+	return ckpt_call_as(run, plugin, if_off, r, NULL);
+}
+
+/* What one task is in: each type is named once, whatever its threads do. */
+static void of_task(struct ckpt_run *run, const struct ckpt_task *t)
+{
+	unsigned named = 0;
+
+	for (size_t k = 0; k < ckpt_ns_seats(run, t->id); k++) {
+		const struct ckpt_ns_seat *seat = ckpt_ns_seat(run, t->id, k);
+
+		for (unsigned type = 0; type <= CKPT_NS_TYPES; type++) {
+			struct ckpt_ns *ns =
+				type < CKPT_NS_TYPES ? seat->ns[type] : seat->time_for_children;
+			struct refusal r = { .ns = ns, .task = t };
+
+			if (ns->own || (named & (1U << ns->type)))
+				continue;
+			if (decide(run, &r) == 1)
+				continue;
+			named |= 1U << ns->type;
+			ns->lost = true;
+		}
+	}
+}
+
+int ns_decide(struct ckpt_run *run, struct ckpt_error *err)
+{
+	(void)err;
+	for (size_t i = 0; i < ckpt_task_count(run); i++)
+		of_task(run, ckpt_task_at(run, i));
+	/* owners, and what only descriptors hold */
+	for (size_t i = 0; i < ckpt_ns_count(run); i++) {
+		struct ckpt_ns *ns = ckpt_ns_at(run, i);
+		struct refusal r = { .ns = ns };
+
+		if (!ns->own && !ns->lost && !ns->member && decide(run, &r) != 1)
+			ns->lost = true;
+	}
+	return 0;
+}
+
+int ns_survey(struct ckpt_run *run, struct ckpt_error *err)
+{
+	int r = ns_decide(run, err);
+
+	for (size_t i = 0; i < ckpt_ns_count(run) && (r == 0 || r == -ECANCELED); i++)
+		if (ns_is_saved(ckpt_ns_at(run, i)))
+			r = ns_call(run, NS_SURVEY, ckpt_ns_at(run, i), err);
+	return r;
+}
