@@ -73,11 +73,11 @@ int pid_birth_born(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error 
 	return each(run, &c, call_born, err);
 }
 
-bool pid_birth_has(struct ckpt_run *run, const char *name)
+bool pid_has_extension(struct ckpt_run *run, const char *point, const char *name)
 {
 	const struct ckpt_extension *e;
 
-	for (size_t i = 0; (e = ckpt_extension_at(run, CKPT_BIRTH_POINT, i, NULL)); i++)
+	for (size_t i = 0; (e = ckpt_extension_at(run, point, i, NULL)); i++)
 		if (!strcmp(e->name, name))
 			return true;
 	return false;

@@ -76,7 +76,7 @@ struct pid_plan;
 int pid_birth_planned(struct ckpt_run *run, const struct pid_plan *p, struct ckpt_error *err);
 int pid_birth_born(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *err);
 /* Is there an extension of that name, of a plugin that is on? */
-bool pid_birth_has(struct ckpt_run *run, const char *name);
+bool pid_has_extension(struct ckpt_run *run, const char *point, const char *name);
 
 /* ---- counters of nested namespaces (counters.c) -------------------------------- */
 

@@ -6,6 +6,9 @@
 #include <string.h>
 #include <sys/syscall.h>
 
+#include <ckpt/ns.h>
+#include <ckpt/pid.h>
+
 #include "pid.h"
 
 #define NS_HINT "that namespace's plugin comes later; run ckpt inside the namespace"
@@ -189,7 +192,7 @@ static int cgroups(struct survey *s, const struct ckpt_task *t, struct ckpt_erro
 		return 0;
 	if (len < 0)
 		return (int)len;
-	if (!strcmp(text, s->own_cgroup))
+	if (!strcmp(text, s->own_cgroup) || pid_has_extension(s->run, CKPT_NS_POINT, "cgroup"))
 		return 0;
 	for (line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
 		char with_end[512], object[576];
@@ -198,8 +201,9 @@ static int cgroups(struct survey *s, const struct ckpt_task *t, struct ckpt_erro
 		if (strstr(s->own_cgroup, with_end))
 			continue;
 		snprintf(object, sizeof(object), "cgroup %s", line);
-		refuse(s, t, "cgroup", object, "it is in another cgroup than ckpt",
-		       "run ckpt in the same cgroup, or give --allow-loss pid.cgroup", false);
+		refuse(s, t, "cgroup", object,
+		       "control groups are saved by the plugin cgroup, which is off",
+		       "switch it on, or give --allow-loss pid.cgroup", false);
 	}
 	return 0;
 }
@@ -219,7 +223,7 @@ static int thread_status(struct survey *s, const struct ckpt_thread *th, struct 
 	if (len < 0)
 		return (int)len;
 	if (ckpt_proc_field(text, "Seccomp", value, sizeof(value)) == 0 && strcmp(value, "0") &&
-	    !pid_birth_has(s->run, "seccomp")) {
+	    !pid_has_extension(s->run, CKPT_BIRTH_POINT, "seccomp")) {
 		snprintf(object, sizeof(object), "thread %d", th->tid);
 		refuse(s, th->task, "seccomp", object,
 		       "seccomp is saved by the plugin seccomp, which is off", "switch it on",

@@ -10,6 +10,15 @@ from lib import proc
 from lib.report import Failure, Skip
 
 
+def removed(path):
+    """Removes a control group; True if it is gone."""
+    try:
+        os.rmdir(path)
+    except OSError:
+        pass
+    return not os.path.exists(path)
+
+
 class Victim:
     """A running scenario program, before and after its restores."""
 
@@ -79,6 +88,12 @@ class Victim:
         self.check(when)
 
     def kill(self):
-        """Ends the victim, all of its tree."""
+        """Ends the victim, all of its tree, and what it said in DIR/groups that it made outside."""
         if self.pid:
             proc.kill_tree(self.pid)
+        self.remove_groups()
+
+    def remove_groups(self):
+        """Removes the victim's control groups, once they are empty."""
+        for path in reversed((self.said("groups") or "").splitlines()):
+            proc.wait_until(f"{path} is in use", lambda path=path: removed(path))

@@ -359,11 +359,6 @@ static void ipc_namespace(void)
 	namespaced(CLONE_NEWIPC);
 }
 
-static void cgroup_namespace(void)
-{
-	namespaced(CLONE_NEWCGROUP);
-}
-
 static void tracee(void)
 {
 	int ends[2];
@@ -501,7 +496,6 @@ static const struct mode {
 	{ "mount-namespace", mount_namespace, "(mnt|mount) namespace" },
 	{ "user-namespace", user_namespace, "user namespace" },
 	{ "ipc-namespace", ipc_namespace, "(ipc|IPC) namespace" },
-	{ "cgroup-namespace", cgroup_namespace, "cgroup namespace" },
 	{ "tracee", tracee, "(trace|ptrace)" },
 	{ "pipe-outside", pipe_outside, "pipe" },
 	{ "thread-table", thread_table, "the thread has a table of its own" },

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT */
+/* Inside the plugin cgroup. */
+#ifndef PLUGIN_CGROUP_H
+#define PLUGIN_CGROUP_H
+
+#include <ckpt/ns.h>
+#include <ckpt/plugin.h>
+
+#include "cgroup.pb-c.h"
+
+enum { CGROUP_REC_GROUP = 1, CGROUP_REC_MEMBER = 2, CGROUP_REC_NAMESPACE = 3 };
+
+#define CGROUP_MAX_HIERARCHIES 32
+#define CGROUP_MAX_PATH	       4096
+#define CGROUP_MAX_VALUE       4096
+
+/* A hierarchy that this machine has. */
+struct cgroup_hierarchy {
+	char *name; /* as in /proc/PID/cgroup; "": version 2 */
+	char *own;  /* path of ckpt's own group */
+	int root;   /* its topmost group that ckpt sees, opened when needed; -1 */
+};
+
+/* dump: a group that has a record */
+struct cgroup_group {
+	size_t hierarchy;
+	char *path;
+};
+
+struct cgroup_made {
+	size_t hierarchy;
+	const char *path; /* of the record */
+};
+
+struct cgroup_state {
+	struct cgroup_hierarchy hierarchies[CGROUP_MAX_HIERARCHIES];
+	size_t n_hierarchies;
+	struct cgroup_group *groups; /* ids are index + 1 */
+	size_t n_groups;
+	struct cgroup_made *made; /* restore: in this order */
+	size_t n_made;
+};
+
+/* The run's state, made on first use, with the machine's hierarchies; NULL on failure. */
+struct cgroup_state *cgroup_state(struct ckpt_run *run, struct ckpt_error *err);
+void cgroup_state_free(void *state);
+
+/* hierarchy.c */
+/* Parse the lines of a /proc/PID/cgroup: fn is called with each hierarchy's name and path. */
+int cgroup_each_line(const char *text,
+		     int (*fn)(void *arg, const char *name, const char *path,
+			       struct ckpt_error *err),
+		     void *arg, struct ckpt_error *err);
+int cgroup_load_hierarchies(struct cgroup_state *st, struct ckpt_error *err);
+/* Index of a hierarchy; -ENOENT. */
+int cgroup_hierarchy(const struct cgroup_state *st, const char *name);
+/* Descriptor of the hierarchy's root, which the state keeps. */
+int cgroup_root(struct cgroup_state *st, size_t h, struct ckpt_error *err);
+/* Open a group's directory by its path from there; the caller closes it. */
+int cgroup_open(struct cgroup_state *st, size_t h, const char *path, struct ckpt_error *err);
+/* "cpu:/a/b" for messages. */
+const char *cgroup_name(char *buf, size_t size, const char *hierarchy, const char *path);
+/* A file of a group, trimmed; NULL if it cannot be read. The caller frees it. */
+char *cgroup_read(int dir, const char *file);
+
+/* read.c */
+int cgroup_survey(struct ckpt_run *run, struct ckpt_error *err);
+int cgroup_collect(struct ckpt_run *run, struct ckpt_error *err);
+/* Id of a group; makes its record, and those of the groups above it, if it is new. */
+int cgroup_put(struct ckpt_run *run, struct cgroup_state *st, size_t h, const char *path,
+	       uint32_t *id, struct ckpt_error *err);
+
+/* attributes.c */
+struct cgroup_attributes {
+	Ckpt__Cgroup__Attribute *items, **list;
+	size_t n;
+};
+void cgroup_attributes_free(struct cgroup_attributes *a);
+/* What is set in a group: all limits, or without `all` only what no group can do without. */
+int cgroup_attributes_read(int dir, bool all, struct cgroup_attributes *out,
+			   struct ckpt_error *err);
+bool cgroup_attribute_known(const char *file);
+/* Give a group that was just made its settings. */
+int cgroup_attributes_write(int dir, const Ckpt__Cgroup__Group *rec, struct ckpt_error *err);
+
+/* plan.c */
+int cgroup_plan(struct ckpt_run *run, struct ckpt_error *err);
+const Ckpt__Cgroup__Group *cgroup_record(struct ckpt_run *run, uint32_t id);
+/* Shall what was in ckpt's own group come back in that of the ckpt that restores it? */
+bool cgroup_follows(struct ckpt_run *run, const Ckpt__Cgroup__Group *g);
+/* Where that group is on this machine now. */
+const char *cgroup_target(struct ckpt_run *run, const struct cgroup_state *st,
+			  const Ckpt__Cgroup__Group *g);
+
+/* place.c */
+int cgroup_make(struct ckpt_run *run, struct ckpt_error *err);
+void cgroup_unmake(struct ckpt_run *run);
+int cgroup_place(struct ckpt_run *run, struct ckpt_error *err);
+int cgroup_threads(struct ckpt_run *run, struct ckpt_error *err);
+/* Move a process (0: whoever writes) there by its file cgroup.procs, or a thread by `tasks`. */
+int cgroup_move(struct cgroup_state *st, size_t h, const char *path, const char *file, pid_t pid,
+		struct ckpt_error *err);
+
+extern const struct ckpt_ns_kind cgroup_kind;
+
+#endif

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: MIT */
+/* Make the groups that are missing, and move tasks and threads into theirs. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+
+#include "cgroup.h"
+
+int cgroup_move(struct cgroup_state *st, size_t h, const char *path, const char *file, pid_t pid,
+		struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int dir = cgroup_open(st, h, path, err);
+	CKPT_AUTO_FD int fd = dir < 0 ? -1 : openat(dir, file, O_WRONLY | O_CLOEXEC);
+	char name[160];
+
+	if (dir < 0)
+		return dir;
+	if (fd < 0 || dprintf(fd, "%d\n", (int)pid) < 0)
+		return ckpt_fail_sys(err, errno, "moving %d into control group %s by %s", (int)pid,
+				     cgroup_name(name, sizeof(name), st->hierarchies[h].name, path),
+				     file);
+	return 0;
+}
+
+/* ---- making --------------------------------------------------------------------------- */
+
+static int note_made(struct cgroup_state *st, size_t h, const char *path)
+{
+	struct cgroup_made *more = realloc(st->made, (st->n_made + 1) * sizeof(*more));
+
+	if (!more)
+		return -ENOMEM;
+	st->made = more;
+	more[st->n_made++] = (struct cgroup_made){ h, path };
+	return 0;
+}
+
+static int make(struct cgroup_state *st, const Ckpt__Cgroup__Group *g, struct ckpt_error *err)
+{
+	const char *path = g->path;
+	int h = cgroup_hierarchy(st, g->hierarchy);
+	CKPT_AUTO_FD int dir = -1;
+	char name[160];
+	int root, r;
+
+	if (h < 0)
+		return ckpt_fail(err, ENODEV, "no hierarchy \"%s\"", g->hierarchy);
+	root = cgroup_root(st, (size_t)h, err);
+	if (root < 0)
+		return root;
+	cgroup_name(name, sizeof(name), g->hierarchy, path);
+	if (mkdirat(root, path + 1, 0755)) {
+		return errno == EEXIST ? 0
+				       : ckpt_fail_sys(err, errno, "making control group %s", name);
+	}
+	if (note_made(st, (size_t)h, path)) {
+		unlinkat(root, path + 1, AT_REMOVEDIR);
+		return ckpt_fail_sys(err, ENOMEM, "control groups");
+	}
+	dir = cgroup_open(st, (size_t)h, path, err);
+	r = dir < 0 ? dir : cgroup_attributes_write(dir, g, err);
+	return r < 0 ? ckpt_wrap(err, "making control group %s", name) : 0;
+}
+
+/* Is it one that somebody is to be in, or above such a one? */
+static bool is_above(const Ckpt__Cgroup__Group *a, const Ckpt__Cgroup__Group *b)
+{
+	size_t n = strlen(a->path);
+
+	return !strncmp(a->path, b->path, n) && (n == 1 || !b->path[n] || b->path[n] == '/') &&
+	       !strcmp(a->hierarchy, b->hierarchy);
+}
+
+static void mark(struct ckpt_run *run, bool *wanted, uint32_t id)
+{
+	const Ckpt__Cgroup__Group *g = cgroup_record(run, id);
+
+	if (wanted[id] || cgroup_follows(run, g))
+		return;
+	for (uint32_t i = 1; i <= id; i++)
+		wanted[i] |= is_above(cgroup_record(run, i), g);
+}
+
+int cgroup_make(struct ckpt_run *run, struct ckpt_error *err)
+{
+	struct cgroup_state *st = cgroup_state(run, err);
+	size_t n = ckpt_record_count(run, "cgroup.group");
+	CKPT_AUTO_FREE bool *wanted = calloc(n + 1, sizeof(*wanted));
+	int r = 0;
+
+	if (!st || !wanted)
+		return st ? ckpt_fail_sys(err, ENOMEM, "control groups") : -err->err;
+	for (size_t i = 0; i < ckpt_record_count(run, "cgroup.member"); i++) {
+		const Ckpt__Cgroup__Member *m = ckpt_record_at(run, "cgroup.member", i);
+
+		for (size_t k = 0; k < m->n_groups; k++)
+			mark(run, wanted, m->groups[k]);
+	}
+	for (size_t i = 0; i < ckpt_record_count(run, "cgroup.namespace"); i++) {
+		const Ckpt__Cgroup__Namespace *ns = ckpt_record_at(run, "cgroup.namespace", i);
+
+		for (size_t k = 0; k < ns->n_roots; k++)
+			mark(run, wanted, ns->roots[k]);
+	}
+	for (uint32_t id = 1; id <= n && r == 0; id++)
+		if (wanted[id] && cgroup_record(run, id)->path[1])
+			r = make(st, cgroup_record(run, id), err);
+	/* a step that fails is not undone by the engine */
+	if (r < 0)
+		cgroup_unmake(run);
+	return r;
+}
+
+void cgroup_unmake(struct ckpt_run *run)
+{
+	struct cgroup_state *st = ckpt_state(run);
+
+	while (st && st->n_made > 0) {
+		const struct cgroup_made *m = &st->made[--st->n_made];
+
+		if (unlinkat(st->hierarchies[m->hierarchy].root, m->path + 1, AT_REMOVEDIR))
+			ckpt_log(run, CKPT_LOG_WARN, "control group %s:%s stays: %s",
+				 st->hierarchies[m->hierarchy].name, m->path,
+				 ckpt_errno_name(errno));
+	}
+}
+
+/* ---- moving -------------------------------------------------------------------------------- */
+
+static int move(struct ckpt_run *run, const Ckpt__Cgroup__Member *m, pid_t id, const char *file,
+		struct ckpt_error *err)
+{
+	struct cgroup_state *st = cgroup_state(run, err);
+	int r = st ? 0 : -err->err;
+
+	for (size_t k = 0; k < m->n_groups && r == 0; k++) {
+		const Ckpt__Cgroup__Group *g = cgroup_record(run, m->groups[k]);
+		int h = cgroup_hierarchy(st, g->hierarchy);
+
+		/* it was born there */
+		if (h < 0 || !strcmp(cgroup_target(run, st, g), st->hierarchies[h].own))
+			continue;
+		r = cgroup_move(st, (size_t)h, g->path, file, id, err);
+	}
+	return r < 0 ? ckpt_wrap(err, "task %u", m->id) : 0;
+}
+
+/* Before the memory, which is charged to the group that its task is in. */
+int cgroup_place(struct ckpt_run *run, struct ckpt_error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < ckpt_record_count(run, "cgroup.member") && r == 0; i++) {
+		const Ckpt__Cgroup__Member *m = ckpt_record_at(run, "cgroup.member", i);
+		const struct ckpt_task *t = ckpt_task_by_id(run, m->id);
+
+		if (m->index)
+			continue;
+		if (!t)
+			return ckpt_fail(err, ESRCH, "task %u was not made", m->id);
+		r = move(run, m, t->pid, "cgroup.procs", err);
+	}
+	return r;
+}
+
+/* Only hierarchies of version 1 hold threads apart. */
+int cgroup_threads(struct ckpt_run *run, struct ckpt_error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < ckpt_record_count(run, "cgroup.member") && r == 0; i++) {
+		const Ckpt__Cgroup__Member *m = ckpt_record_at(run, "cgroup.member", i);
+		const struct ckpt_task *t = m->index ? ckpt_task_by_id(run, m->id) : NULL;
+		struct cgroup_state *st = cgroup_state(run, err);
+
+		if (!st)
+			return -err->err;
+		if (!m->index)
+			continue;
+		if (!t || m->index >= t->n_threads)
+			return ckpt_fail(err, ESRCH, "task %u, thread %u was not made", m->id,
+					 m->index);
+		for (size_t k = 0; k < m->n_groups && r == 0; k++) {
+			const Ckpt__Cgroup__Group *g = cgroup_record(run, m->groups[k]);
+			int h = cgroup_hierarchy(st, g->hierarchy);
+
+			if (h >= 0 && *g->hierarchy)
+				r = cgroup_move(st, (size_t)h, cgroup_target(run, st, g), "tasks",
+						t->threads[m->index]->tid, err);
+		}
+	}
+	return r;
+}

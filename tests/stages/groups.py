@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: MIT
+"""Control groups that are not there when a tree is restored: made again, with their limits; and gone again if
+the restore fails."""
+import os
+import subprocess
+
+from lib import inventory, proc, roundtrip
+from lib.report import expect
+from lib.victim import Victim
+
+ATTRIBUTES = ("-o", "cgroup.attributes=yes")
+
+
+def saved(context, test):
+    """A victim that is saved and dead, and its groups removed: (victim, image, inventory, groups, limits)."""
+    victim = Victim(test, context.scenario("cgroup"))
+    victim.check("built")
+    before = inventory.take(victim.pid)
+    groups, pids = victim.said("groups").splitlines(), proc.tree(victim.pid)
+    context.ckpt().dump(test, victim.pid, test.dir / "image", *ATTRIBUTES)
+    proc.wait_gone(pids)
+    limits = {path: proc.read(path + "/pids.max", None) for path in groups}
+    victim.remove_groups()
+    return victim, test.dir / "image", before, groups, limits
+
+
+def made_again(context, test):
+    """The restore makes them."""
+    victim, image, before, groups, limits = saved(context, test)
+    victim.pid = context.ckpt().restore(test, image)
+    roundtrip.expect_equal(test, inventory.differences(before, victim.pid), "restored")
+    victim.check("restored")
+    for path in groups:
+        now = proc.read(path + "/pids.max", None)
+        # a group that nobody is in, nor below, is nobody's
+        expect(not os.path.exists(path) or now == limits[path], f"{path}: pids.max is {now}")
+    context.ckpt().verify(test, image, *ATTRIBUTES)
+
+
+def failed(context, test):
+    """A restore that fails later leaves none."""
+    victim, image, _, groups, _ = saved(context, test)
+    victim.pid = 0
+    command = [str(context.tool("fault")), "-n", "2", "-e", "11", "-s", "ptrace", "-o",
+               str(test.dir / "fault"), "--", context.ckpt().binary, "restore", "-D", str(image), "-d"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
+                          check=False, cwd="/")
+    test.log(done.stdout + done.stderr)
+    expect(done.returncode == 1, f"the restore ended with {done.returncode}")
+    left = [path for path in groups if os.path.exists(path)]
+    expect(not left, f"left behind: {left}")
+
+
+def tests(context):
+    """Both."""
+    yield "groups/made-again", lambda test: made_again(context, test)
+    yield "groups/failed", lambda test: failed(context, test)
