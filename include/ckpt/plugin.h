@@ -18,6 +18,7 @@
 #include <ckpt/cleanup.h>
 #include <ckpt/error.h>
 #include <ckpt/option.h>
+#include <ckpt/parallel.h>
 #include <ckpt/record.h>
 #include <ckpt/script.h>
 #include <ckpt/task.h>

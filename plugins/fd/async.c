@@ -65,14 +65,21 @@ static bool in_our_pidns(const struct ckpt_task *t)
 	       ours.st_ino == theirs.st_ino;
 }
 
+bool fd_async_any(int fd, int flags)
+{
+	struct async a;
+
+	return read_async(fd, flags, &a) != 0;
+}
+
 int fd_async_survey(struct ckpt_run *run, struct fd_file *file, const struct ckpt_fd_found *f)
 {
 	uint32_t task, thread;
 	char object[512], reason[160];
 	struct async a;
-	int r = read_async(f->fd, file->first->flags, &a);
-
 	/* most have nothing of that, and are not asked again */
+	int r = file->no_owner ? 0 : read_async(f->fd, file->first->flags, &a);
+
 	file->out_async = !r;
 	if (!r)
 		return 0;

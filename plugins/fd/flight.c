@@ -92,7 +92,7 @@ static int look_into(struct ckpt_run *run, struct fd_state *st, struct fd_entry 
 		     struct ckpt_error *err)
 {
 	struct carrier c = { .st = st, .task = e->task };
-	struct fd_file file = { .first = e };
+	struct fd_file file = { .first = e, .fd = -1 };
 	struct question q = { .carrier = &c };
 	CKPT_AUTO_FD int fd = -1;
 	struct ckpt_fd_found f;

@@ -49,21 +49,15 @@ static int by_kernel(const void *va, const void *vb, void *failed)
 	return c == 0 ? 0 : c == 1 ? -1 : 1;
 }
 
-/* Chain the entries of each description, lowest task and number first. */
-static void chain(struct fd_entry **list, size_t n)
+/* Give the entries of one description their leader: lowest task and number. */
+static void lead(struct fd_entry **list, size_t n)
 {
-	for (size_t i = 0; i < n; i++)
-		list[i]->next = i + 1 < n ? list[i + 1] : NULL;
+	struct fd_entry *first = list[0];
+
 	for (size_t i = 1; i < n; i++)
-		list[i]->repeated = true;
-}
-
-static int by_place(const void *a, const void *b)
-{
-	const struct fd_entry *x = *(struct fd_entry *const *)a;
-	const struct fd_entry *y = *(struct fd_entry *const *)b;
-
-	return (x > y) - (x < y);
+		first = list[i] < first ? list[i] : first;
+	for (size_t i = 0; i < n; i++)
+		list[i]->leader = first;
 }
 
 /* One run of entries that only the kernel can tell apart. */
@@ -72,15 +66,14 @@ static int split_run(struct fd_entry **list, size_t n)
 	int failed = 0;
 
 	if (n == 1) {
-		chain(list, 1);
+		lead(list, 1);
 		return 0;
 	}
 	qsort_r(list, n, sizeof(*list), by_kernel, &failed);
 	for (size_t i = 0, j; i < n && !failed; i = j) {
 		for (j = i + 1; j < n && !by_kernel(&list[i], &list[j], &failed); j++)
 			;
-		qsort(list + i, j - i, sizeof(*list), by_place);
-		chain(list + i, j - i);
+		lead(list + i, j - i);
 	}
 	return failed;
 }
@@ -92,15 +85,20 @@ static int number_files(struct fd_state *st)
 		return -ENOMEM;
 	for (size_t i = 0; i < st->n; i++) {
 		struct fd_entry *e = &st->entries[i];
-		struct fd_file *file;
 
-		if (e->repeated)
-			continue;
-		file = &st->files[st->n_files];
-		file->id = (uint32_t)++st->n_files;
-		file->first = e;
-		for (struct fd_entry *h = e; h; h = h->next)
-			h->file = file;
+		if (e->same)
+			e->leader = st->entries[e->same - 1].leader;
+		/* in order of entries: the leader comes first, those taken over from it later */
+		if (e->leader == e) {
+			e->file = &st->files[st->n_files];
+			e->file->id = (uint32_t)++st->n_files;
+			e->file->first = e;
+			e->file->fd = -1;
+		} else {
+			e->file = e->leader->file;
+			e->file->last->next = e;
+		}
+		e->file->last = e;
 	}
 	return 0;
 }
@@ -132,22 +130,22 @@ int fd_identify(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *er
 {
 	CKPT_AUTO_FREE struct fd_entry **list = calloc(st->n + 1, sizeof(struct fd_entry *));
 	int r = list ? 0 : -ENOMEM;
+	size_t n = 0;
 
 	for (size_t i = 0; list && i < st->n; i++)
-		list[i] = &st->entries[i];
-	if (list && st->n)
-		qsort(list, st->n, sizeof(*list), by_cheap);
-	for (size_t i = 0, j; i < st->n && !r; i = j) {
-		for (j = i + 1; j < st->n && !cheap_order(list[i], list[j]); j++)
+		if (!st->entries[i].same)
+			list[n++] = &st->entries[i];
+	if (n)
+		qsort(list, n, sizeof(*list), by_cheap);
+	for (size_t i = 0, j; i < n && !r; i = j) {
+		for (j = i + 1; j < n && !cheap_order(list[i], list[j]); j++)
 			;
 		r = split_run(list + i, j - i);
 		/* running tasks close what we compare: what is not the same counts as different */
 		if (r == -ENOMEM || !ckpt_is_live(run))
 			continue;
-		for (size_t k = r ? i : j; k < j; k++) {
-			list[k]->next = NULL;
-			list[k]->repeated = false;
-		}
+		for (size_t k = r ? i : j; k < j; k++)
+			list[k]->leader = list[k];
 		r = 0;
 	}
 	if (!r)

@@ -46,9 +46,15 @@ struct fd_entry {
 	uint64_t key; /* tells descriptions of one inode apart where fdinfo does */
 	struct stat st;
 	char *link, *fdinfo;
+	/*
+	 * What the parent has under the same number: one more than its index, 0: something else.
+	 * Then the texts are the parent's, and `cloexec` is not known.
+	 */
+	size_t same;
+	bool gone;		 /* the task has closed it meanwhile */
+	struct fd_entry *leader; /* the first one of the same description */
 	struct fd_file *file;
 	struct fd_entry *next; /* of the same description */
-	bool repeated;	       /* not the first of it */
 	/* On its way in a socket of the task, which does not have it; `num` is free there. */
 	bool in_flight;
 	int own; /* a duplicate in the engine then, or -1 */
@@ -63,6 +69,11 @@ struct fd_file {
 	bool out;	/* refused, or lost by permission */
 	bool out_async; /* its owner and signal are, or it has none */
 	bool out_locks;
+	struct fd_entry *last;
+	int fd; /* a duplicate in the engine; -1: none now */
+	/* what was asked of it: once */
+	bool looked, no_owner;
+	int domain, type, protocol, listening;
 };
 
 /* The inode of a pipe, FIFO or socket that a process outside the tree has open. */
@@ -72,6 +83,12 @@ struct fd_foreign {
 	pid_t pid;
 	int num;
 	bool socket;
+};
+
+/* A kind and whose it is. */
+struct fd_kind_of {
+	const struct ckpt_extension *ext;
+	const char *plugin;
 };
 
 /* A descriptor of the engine that was made with another and waits for its turn. */
@@ -84,17 +101,20 @@ struct fd_stashed {
 #define FD_NAMELESS 4
 
 struct fd_state {
+	struct fd_kind_of *kinds; /* all that are on */
+	size_t n_kinds;
 	struct ckpt_task **holders; /* by task: the first that has its table */
 	/* by task that holds the table, then number; then those in flight */
 	struct fd_entry *entries;
-	size_t n, cap, n_held; /* all, room, those that tasks have */
+	size_t n, n_held;      /* all, those that tasks have */
 	struct fd_file *files; /* by id */
 	size_t n_files;
+	size_t n_dups; /* files with duplicates that stay from survey to collect: the first ones */
 	struct fd_file **by_inode;	 /* by device, inode, id */
 	bool foreign_known, has_private; /* FIFOs, files without a name */
 	struct fd_foreign *foreign;	 /* by inode */
 	size_t n_foreign;
-	struct stat nameless[FD_NAMELESS]; /* an example of each */
+	struct stat nameless[FD_NAMELESS]; /* an example of each; st_dev 0: none */
 	dev_t plain_dev;		   /* an ordinary filesystem seen last */
 	int scratch[2], scratch_capacity;  /* a pipe to copy into; capacity 0: none */
 	struct ckpt_pages *pages;	   /* content; NULL: none yet. The engine closes it */
@@ -103,11 +123,21 @@ struct fd_state {
 	size_t n_stash, cap_stash;
 };
 
+/* Inodes with a POSIX lock, which belongs to a table and not to a description. */
+struct fd_locked {
+	uint64_t *ino; /* sorted */
+	size_t n;
+	bool unknown; /* the kernel does not tell: any may have one */
+};
+
 /* The state of this run, made on first use; NULL: out of memory. */
 struct fd_state *fd_state(struct ckpt_run *run);
 void fd_state_free(void *state);
 /* Forget what an earlier look found. */
 void fd_found_clear(struct fd_state *st);
+/* Duplicate descriptions ahead of the look at them, as many as may be, and close them again. */
+int fd_dups_open(struct fd_state *st, struct ckpt_error *err);
+void fd_dups_close(struct fd_state *st);
 
 int fd_scan(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err);
 /* Add the one that `own` is, as if the task had it under that number; takes `own`. */
@@ -133,9 +163,10 @@ int fd_find_tables(struct ckpt_run *run, struct fd_state *st, struct ckpt_error 
 /* Entries of a table by number; returns how many. */
 size_t fd_entries_of(const struct fd_state *st, const struct ckpt_task *holder,
 		     const struct fd_entry **out);
-/* Describe for a kind; opens a duplicate, which the caller closes. 1: gone meanwhile. */
-int fd_describe(struct ckpt_run *run, const struct fd_file *file, struct ckpt_fd_found *f,
+/* Describe for a kind, until fd_described(). 1: gone meanwhile. */
+int fd_describe(struct ckpt_run *run, struct fd_file *file, struct ckpt_fd_found *f,
 		struct ckpt_error *err);
+void fd_described(const struct fd_state *st, struct fd_file *file);
 /* Files of an inode, in order of id; returns how many. */
 size_t fd_files_of(const struct fd_state *st, dev_t dev, ino_t ino, struct fd_file *const **out);
 /* The file that this task has under that number, or NULL. */
@@ -216,6 +247,8 @@ int fd_xattrs_restore(int fd, const Ckpt__Fd__Ghost *g, struct ckpt_error *err);
 /* in the image */
 enum fd_lock_kind { FD_LOCK_POSIX = 1, FD_LOCK_OFD, FD_LOCK_FLOCK, FD_LOCK_LEASE };
 
+int fd_locked_read(struct fd_locked *l); /* -ENOMEM */
+bool fd_is_locked(const struct fd_locked *l, uint64_t ino);
 /* Refuse locks that cannot be saved. 0: nothing of that, or lost by permission. */
 int fd_locks_survey(struct ckpt_run *run, struct fd_file *file, const struct ckpt_fd_found *f);
 int fd_locks_collect(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err);
@@ -224,6 +257,8 @@ int fd_locks_take(struct ckpt_run *run, struct ckpt_error *err);
 
 /* ---- owner and signal ------------------------------------------------------------ */
 
+/* Has the description an owner, or a signal of its own? */
+bool fd_async_any(int fd, int flags);
 /* Refuse owners that cannot be saved. 0: nothing of that, or lost by permission. */
 int fd_async_survey(struct ckpt_run *run, struct fd_file *file, const struct ckpt_fd_found *f);
 int fd_async_collect(struct ckpt_run *run, const struct fd_file *file,

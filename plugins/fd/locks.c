@@ -59,6 +59,52 @@ static const char *next_line(const char *text)
 	return line ? line + 1 : NULL;
 }
 
+static int by_ino(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+int fd_locked_read(struct fd_locked *l)
+{
+	CKPT_AUTO_FILE FILE *f = fopen("/proc/locks", "re");
+	char line[256];
+	size_t cap = 0;
+
+	l->unknown = !f;
+	while (f && fgets(line, sizeof(line), f)) {
+		unsigned long long ino;
+
+		if (!strstr(line, "POSIX"))
+			continue;
+		if (sscanf(line, "%*d: %*s %*s %*s %*d %*x:%*x:%llu", &ino) != 1) {
+			/* of one that waits, perhaps: its line is another, and so is its inode's */
+			l->unknown = !strstr(line, "->");
+			if (l->unknown)
+				break;
+			continue;
+		}
+		if (l->n == cap) {
+			uint64_t *more =
+				realloc(l->ino, (cap = cap ? cap * 2 : 64) * sizeof(*more));
+
+			if (!more)
+				return -ENOMEM;
+			l->ino = more;
+		}
+		l->ino[l->n++] = ino;
+	}
+	if (l->n)
+		qsort(l->ino, l->n, sizeof(*l->ino), by_ino);
+	return 0;
+}
+
+bool fd_is_locked(const struct fd_locked *l, uint64_t ino)
+{
+	return l->unknown || (l->n && bsearch(&ino, l->ino, l->n, sizeof(ino), by_ino));
+}
+
 /* May a lock of that type be taken with a description of these flags? */
 static bool suits(const struct lock *l, uint32_t flags)
 {

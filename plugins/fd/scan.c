@@ -3,12 +3,15 @@
 #include "internal.h"
 
 #include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 
 /* A descriptor, task or table that goes away is no failure while nothing is stopped. */
-static bool vanished(const struct ckpt_run *run, int e)
+static bool vanished(int e)
 {
-	return ckpt_is_live(run) && (e == ENOENT || e == ESRCH || e == EBADF || e == EACCES);
+	return e == ENOENT || e == ESRCH || e == EBADF || e == EACCES;
 }
 
 static int by_number(const void *a, const void *b)
@@ -91,59 +94,79 @@ static int read_fdinfo(int dirfd, const char *name, char **out)
 	return 0;
 }
 
+/* Links of files without a name, whose inode can be known without following the link. */
+static const struct {
+	const char *start;
+	bool numbered; /* else all share one inode */
+} nameless[FD_NAMELESS] = { { "pipe:[", true },
+			    { "socket:[", true },
+			    { "anon_inode:[event", false },
+			    { "anon_inode:[timerfd]", false } };
+
 /*
  * Which filesystem the pipes, sockets and anonymous inodes of this kernel are on
- * is asked once; the rest is in the link, and following it is the most expensive
- * part of the scan.
+ * is asked once, of examples; the rest is in the link, and following it is the most
+ * expensive part of the scan.
  */
-static int read_stat(struct fd_state *st, int links, const char *name, const char *link,
-		     struct stat *out)
+static void look_at_nameless(struct fd_state *st)
 {
-	static const struct {
-		const char *start;
-		bool numbered; /* else all share one inode */
-	} known[FD_NAMELESS] = { { "pipe:[", true },
-				 { "socket:[", true },
-				 { "anon_inode:[event", false },
-				 { "anon_inode:[timerfd]", false } };
-	size_t i = 0;
+	int fds[FD_NAMELESS] = { -1, socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0),
+				 eventfd(0, EFD_CLOEXEC),
+				 timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC) };
+	int ends[2] = { -1, -1 };
 
-	while (i < FD_NAMELESS && strncmp(link, known[i].start, strlen(known[i].start)) != 0)
-		i++;
-	if (i == FD_NAMELESS || !st->nameless[i].st_dev) {
-		/* the magic link is followed, so this is the file, whatever its name leads to */
-		if (fstatat(links, name, out, 0))
-			return -errno;
-		if (i < FD_NAMELESS)
-			st->nameless[i] = *out;
-		return 0;
+	if (!pipe2(ends, O_CLOEXEC))
+		fds[0] = ends[0];
+	for (size_t i = 0; i < FD_NAMELESS; i++) {
+		if (fds[i] < 0 || fstat(fds[i], &st->nameless[i]))
+			st->nameless[i].st_dev = 0;
+		if (fds[i] >= 0)
+			close(fds[i]);
 	}
-	*out = st->nameless[i];
-	if (known[i].numbered)
-		out->st_ino = strtoull(link + strlen(known[i].start), NULL, 10);
-	return 0;
+	if (ends[1] >= 0)
+		close(ends[1]);
 }
 
-static int read_entry(struct fd_state *st, int links, int infos, struct fd_entry *e)
+static int read_stat(const struct fd_state *st, int dir, const char *path, const char *link,
+		     struct stat *out)
 {
-	char name[16], link[4200];
+	for (size_t i = 0; i < FD_NAMELESS; i++) {
+		size_t len = strlen(nameless[i].start);
+
+		if (!st->nameless[i].st_dev || strncmp(link, nameless[i].start, len) != 0)
+			continue;
+		*out = st->nameless[i];
+		if (nameless[i].numbered)
+			out->st_ino = strtoull(link + len, NULL, 10);
+		return 0;
+	}
+	/* the magic link is followed, so this is the file, whatever its name leads to */
+	return fstatat(dir, path, out, 0) ? -errno : 0;
+}
+
+/* The descriptor `num` of the process whose directory in /proc is `dir`. */
+static int read_entry(const struct fd_state *st, int dir, int num, struct fd_entry *e)
+{
+	char path[24], link[4200];
 	uint64_t v;
 	ssize_t len;
 	int r;
 
-	snprintf(name, sizeof(name), "%d", e->num);
-	len = readlinkat(links, name, link, sizeof(link) - 1);
+	snprintf(path, sizeof(path), "fd/%d", num);
+	len = readlinkat(dir, path, link, sizeof(link) - 1);
 	if (len < 0)
 		return -errno;
 	link[len] = '\0';
-	r = read_stat(st, links, name, link, &e->st);
-	if (!r)
-		r = read_fdinfo(infos, name, &e->fdinfo);
-	if (r)
-		return r;
 	e->link = strdup(link);
 	if (!e->link)
 		return -ENOMEM;
+	r = read_stat(st, dir, path, link, &e->st);
+	if (r)
+		return r;
+	snprintf(path, sizeof(path), "fdinfo/%d", num);
+	r = read_fdinfo(dir, path, &e->fdinfo);
+	if (r)
+		return r;
 	if (fd_info_u64(e->fdinfo, "flags", 8, &v))
 		return -EPROTO;
 	e->cloexec = v & O_CLOEXEC;
@@ -156,45 +179,34 @@ static int read_entry(struct fd_state *st, int links, int infos, struct fd_entry
 	return 0;
 }
 
-static struct fd_entry *new_entry(struct fd_state *st, const struct ckpt_task *task, int num)
+static int fail_entry(const struct fd_entry *e, int r, struct ckpt_error *err)
 {
-	struct fd_entry *e;
-
-	if (st->n == st->cap) {
-		size_t cap = st->cap ? st->cap * 2 : 256;
-
-		e = realloc(st->entries, cap * sizeof(*e));
-		if (!e)
-			return NULL;
-		st->entries = e;
-		st->cap = cap;
-	}
-	e = &st->entries[st->n];
-	*e = (struct fd_entry){ .task = task, .num = num };
-	return e;
+	return ckpt_fail_sys(err, r, "task %u (%s): /proc/%d/fd/%d", e->task->id, e->task->comm,
+			     e->task->pid, e->num);
 }
 
 int fd_scan_own(struct fd_state *st, const struct ckpt_task *task, int num, int own,
 		struct ckpt_error *err)
 {
-	CKPT_AUTO_FD int links = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	CKPT_AUTO_FD int infos = open("/proc/self/fdinfo", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	CKPT_AUTO_FD int self = open("/proc/self", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	CKPT_AUTO_FD int taken = own;
 	struct fd_entry *e;
 	int r;
 
-	if (links < 0 || infos < 0)
-		return ckpt_fail_sys(err, errno, "/proc/self/fd");
-	e = new_entry(st, task, own);
+	if (self < 0)
+		return ckpt_fail_sys(err, errno, "/proc/self");
+	e = realloc(st->entries, (st->n + 1) * sizeof(*e));
 	if (!e)
 		return ckpt_fail(err, ENOMEM, "out of memory");
-	r = read_entry(st, links, infos, e);
+	st->entries = e;
+	e += st->n;
+	*e = (struct fd_entry){ .task = task, .num = num };
+	r = read_entry(st, self, own, e);
 	if (r) {
 		free(e->link);
 		free(e->fdinfo);
 		return ckpt_fail_sys(err, r, "/proc/self/fd/%d", own);
 	}
-	e->num = num;
 	e->cloexec = false;
 	e->in_flight = true;
 	e->own = ckpt_steal_fd(&taken);
@@ -202,69 +214,174 @@ int fd_scan_own(struct fd_state *st, const struct ckpt_task *task, int num, int 
 	return 0;
 }
 
-static int scan_numbers(struct ckpt_run *run, struct fd_state *st, const struct ckpt_task *task,
-			int links, int infos, const int *nums, size_t n, struct ckpt_error *err)
+/* ---- the numbers of all tasks ------------------------------------------------------ */
+
+/* One task's numbers. */
+struct table {
+	const struct ckpt_task *task;
+	int *nums;
+	size_t n;
+};
+
+struct scan {
+	struct fd_state *st;
+	bool live;
+	struct table *tables;
+	size_t n_tables;
+	struct fd_locked locked;
+};
+
+static int list_table(void *arg, size_t i, struct ckpt_error *err)
 {
-	for (size_t i = 0; i < n; i++) {
-		struct fd_entry *e = new_entry(st, task, nums[i]);
+	const struct scan *s = arg;
+	struct table *t = &s->tables[i];
+	int fd = openat(t->task->procfd, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	CKPT_AUTO_DIR DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+
+	if (!dir) {
+		int e = errno;
+
+		if (fd >= 0)
+			close(fd);
+		return s->live && vanished(e)
+			       ? 0
+			       : ckpt_fail_sys(err, e, "task %u (%s): /proc/%d/fd", t->task->id,
+					       t->task->comm, t->task->pid);
+	}
+	return list_numbers(dir, &t->nums, &t->n) ? ckpt_fail(err, ENOMEM, "out of memory") : 0;
+}
+
+static int list_all(struct ckpt_run *run, struct scan *s, struct ckpt_error *err)
+{
+	struct fd_state *st = s->st;
+	int r;
+
+	s->tables = calloc(ckpt_task_count(run) + 1, sizeof(*s->tables));
+	if (!s->tables)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	for (size_t i = 0; i < ckpt_task_count(run); i++) {
+		const struct ckpt_task *t = ckpt_task_at(run, i);
+
+		if (!t->zombie && st->holders[t->id - 1] == t)
+			s->tables[s->n_tables++].task = t;
+	}
+	r = ckpt_parallel(s->n_tables, list_table, s, err);
+	if (r)
+		return r;
+	for (size_t i = 0; i < s->n_tables; i++)
+		st->n += s->tables[i].n;
+	st->n_held = st->n;
+	st->entries = calloc(st->n + 1, sizeof(*st->entries));
+	if (!st->entries)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	for (size_t i = 0, at = 0; i < s->n_tables; i++)
+		for (size_t k = 0; k < s->tables[i].n; k++, at++) {
+			st->entries[at].task = s->tables[i].task;
+			st->entries[at].num = s->tables[i].nums[k];
+		}
+	return 0;
+}
+
+/* ---- what is behind them ------------------------------------------------------------- */
+
+/*
+ * Most descriptors of a child are its parent's: the kernel's word for that costs a third of
+ * what reading about them again costs.
+ */
+static const struct fd_entry *inherited(const struct scan *s, const struct fd_entry *e)
+{
+	const struct ckpt_task *parent = e->task->parent;
+	const struct fd_entry *p = parent ? fd_entry_find(s->st, parent, e->num) : NULL;
+
+	return p && !ckpt_kcmp_file(e->task, e->num, p->task, p->num) ? p : NULL;
+}
+
+static int fill_entry(void *arg, size_t i, struct ckpt_error *err)
+{
+	const struct scan *s = arg;
+	struct fd_entry *e = &s->st->entries[i];
+	const struct fd_entry *p = s->live ? NULL : inherited(s, e);
+	int r;
+
+	if (p) {
+		e->same = (size_t)(p - s->st->entries) + 1;
+		return 0;
+	}
+	r = read_entry(s->st, e->task->procfd, e->num, e);
+	if (r && s->live && vanished(-r)) {
+		e->gone = true;
+		return 0;
+	}
+	return r ? fail_entry(e, r, err) : 0;
+}
+
+/* Parents come before their children, so what is taken over is complete. */
+static int take_over(const struct scan *s, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < s->st->n; i++) {
+		struct fd_entry *e = &s->st->entries[i];
+		const struct fd_entry *p = e->same ? &s->st->entries[e->same - 1] : NULL;
+		struct fd_entry own = { .task = e->task, .num = e->num };
 		int r;
 
-		if (!e)
-			return ckpt_fail(err, ENOMEM, "out of memory");
-		r = read_entry(st, links, infos, e);
-		if (r) {
-			free(e->link);
-			free(e->fdinfo);
-			if (vanished(run, -r))
-				continue;
-			return ckpt_fail_sys(err, r, "task %u (%s): /proc/%d/fd/%d", task->id,
-					     task->comm, task->pid, nums[i]);
+		if (!p)
+			continue;
+		if (!fd_is_locked(&s->locked, p->st.st_ino)) {
+			own = *p;
+			own.task = e->task;
+			own.num = e->num;
+			own.same = p->same ? p->same : e->same;
+			*e = own;
+			continue;
 		}
-		st->n++;
+		r = read_entry(s->st, own.task->procfd, own.num, &own);
+		*e = own;
+		if (r)
+			return fail_entry(e, r, err);
 	}
 	return 0;
 }
 
-static int scan_task(struct ckpt_run *run, struct fd_state *st, const struct ckpt_task *task,
-		     struct ckpt_error *err)
+static void drop_gone(struct fd_state *st)
 {
-	CKPT_AUTO_FREE int *nums = NULL;
-	CKPT_AUTO_DIR DIR *dir = NULL;
-	CKPT_AUTO_FD int infos = -1;
 	size_t n = 0;
-	int fd, r;
 
-	fd = openat(task->procfd, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	infos = openat(task->procfd, "fdinfo", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	dir = fd >= 0 ? fdopendir(fd) : NULL;
-	if (!dir || infos < 0) {
-		r = errno;
-		if (fd >= 0 && !dir)
-			close(fd);
-		if (vanished(run, r))
-			return 0;
-		return ckpt_fail_sys(err, r, "task %u (%s): /proc/%d/fd", task->id, task->comm,
-				     task->pid);
+	for (size_t i = 0; i < st->n; i++) {
+		if (st->entries[i].gone) {
+			free(st->entries[i].link);
+			free(st->entries[i].fdinfo);
+			continue;
+		}
+		st->entries[n++] = st->entries[i];
 	}
-	r = list_numbers(dir, &nums, &n);
-	if (r)
-		return ckpt_fail(err, r, "out of memory");
-	return scan_numbers(run, st, task, fd, infos, nums, n, err);
+	st->n = st->n_held = n;
 }
 
 int fd_scan(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err)
 {
-	for (size_t i = 0; i < ckpt_task_count(run); i++) {
-		const struct ckpt_task *task = ckpt_task_at(run, i);
-		bool mine = !task->zombie && st->holders[task->id - 1] == task;
-		int r = mine ? scan_task(run, st, task, err) : 0;
+	struct scan s = { .st = st, .live = ckpt_is_live(run) };
+	int r;
 
-		if (r)
-			return r;
-	}
-	st->n_held = st->n;
-	return 0;
+	look_at_nameless(st);
+	r = fd_locked_read(&s.locked) ? ckpt_fail(err, ENOMEM, "out of memory") : 0;
+	if (!r)
+		r = list_all(run, &s, err);
+	if (!r)
+		r = ckpt_parallel(st->n, fill_entry, &s, err);
+	if (!r)
+		r = take_over(&s, err);
+	drop_gone(st);
+	for (size_t i = 0; i < s.n_tables; i++)
+		free(s.tables[i].nums);
+	free(s.tables);
+	free(s.locked.ino);
+	return r;
 }
+
+/* ---- descriptions ---------------------------------------------------------------------- */
+
+/* Duplicates are kept from survey to collect, as long as enough numbers are left. */
+#define DUPS_MAX 4096
 
 static int socket_int(int fd, int name)
 {
@@ -274,11 +391,75 @@ static int socket_int(int fd, int name)
 	return getsockopt(fd, SOL_SOCKET, name, &v, &len) ? -1 : v;
 }
 
-int fd_describe(struct ckpt_run *run, const struct fd_file *file, struct ckpt_fd_found *f,
+/* Take a duplicate of a description, and ask what only a duplicate tells. */
+static int look_at(struct fd_file *file, struct ckpt_error *err)
+{
+	struct fd_entry *e = file->first;
+
+	file->fd = e->in_flight ? fcntl(e->own, F_DUPFD_CLOEXEC, 0)
+				: ckpt_get_fd(e->task, e->num, err);
+	if (file->fd < 0 && e->in_flight)
+		return ckpt_fail_sys(err, errno, "F_DUPFD_CLOEXEC");
+	if (file->fd < 0)
+		return file->fd;
+	if (file->looked)
+		return 0;
+	/* of pipes and sockets the scan knows only the inode's number */
+	if ((S_ISFIFO(e->st.st_mode) || S_ISSOCK(e->st.st_mode)) && fstat(file->fd, &e->st)) {
+		int r = ckpt_fail_sys(err, errno, "fstat(2)");
+
+		close(ckpt_steal_fd(&file->fd));
+		return r;
+	}
+	file->domain = file->type = file->protocol = file->listening = -1;
+	if (S_ISSOCK(e->st.st_mode)) {
+		file->domain = socket_int(file->fd, SO_DOMAIN);
+		file->type = socket_int(file->fd, SO_TYPE);
+		file->protocol = socket_int(file->fd, SO_PROTOCOL);
+		file->listening = socket_int(file->fd, SO_ACCEPTCONN);
+	}
+	file->no_owner = !fd_async_any(file->fd, e->flags);
+	file->looked = true;
+	return 0;
+}
+
+static int open_dup(void *arg, size_t i, struct ckpt_error *err)
+{
+	struct fd_state *st = arg;
+	int r = look_at(&st->files[i], err);
+
+	/* one that is gone is gone for fd_describe() too */
+	return r == -ENOMEM ? r : 0;
+}
+
+int fd_dups_open(struct fd_state *st, struct ckpt_error *err)
+{
+	struct rlimit lim;
+
+	st->n_dups = DUPS_MAX;
+	if (!getrlimit(RLIMIT_NOFILE, &lim) && lim.rlim_cur / 4 < st->n_dups)
+		st->n_dups = lim.rlim_cur / 4;
+	if (st->n_dups > st->n_files)
+		st->n_dups = st->n_files;
+	return ckpt_parallel(st->n_dups, open_dup, st, err);
+}
+
+void fd_dups_close(struct fd_state *st)
+{
+	for (size_t i = 0; i < st->n_dups; i++)
+		if (st->files[i].fd >= 0)
+			close(ckpt_steal_fd(&st->files[i].fd));
+	st->n_dups = 0;
+}
+
+int fd_describe(struct ckpt_run *run, struct fd_file *file, struct ckpt_fd_found *f,
 		struct ckpt_error *err)
 {
 	const struct fd_entry *e = file->first;
+	int r = file->fd >= 0 ? 0 : look_at(file, err);
 
+	if (r)
+		return ckpt_is_live(run) && vanished(-r) ? 1 : r;
 	*f = (struct ckpt_fd_found){
 		.file = ckpt_is_live(run) ? 0 : file->id,
 		.task = e->task,
@@ -288,25 +469,18 @@ int fd_describe(struct ckpt_run *run, const struct fd_file *file, struct ckpt_fd
 		.st = e->st,
 		.flags = e->flags & ~O_ASYNC,
 		.pos = e->pos,
+		.fd = file->fd,
+		.domain = file->domain,
+		.type = file->type,
+		.protocol = file->protocol,
+		.listening = file->listening,
 		.tree = &fd_tree,
 	};
-	f->domain = f->type = f->protocol = f->listening = -1;
-	f->fd = e->in_flight ? fcntl(e->own, F_DUPFD_CLOEXEC, 0)
-			     : ckpt_get_fd(e->task, e->num, err);
-	if (f->fd < 0 && e->in_flight)
-		return ckpt_fail_sys(err, errno, "F_DUPFD_CLOEXEC");
-	if (f->fd < 0)
-		return vanished(run, -f->fd) ? 1 : f->fd;
-	/* of pipes and sockets the scan knows only the inode's number */
-	if ((S_ISFIFO(f->st.st_mode) || S_ISSOCK(f->st.st_mode)) && fstat(f->fd, &f->st)) {
-		close(f->fd);
-		return ckpt_fail_sys(err, errno, "fstat(2)");
-	}
-	if (!S_ISSOCK(f->st.st_mode))
-		return 0;
-	f->domain = socket_int(f->fd, SO_DOMAIN);
-	f->type = socket_int(f->fd, SO_TYPE);
-	f->protocol = socket_int(f->fd, SO_PROTOCOL);
-	f->listening = socket_int(f->fd, SO_ACCEPTCONN);
 	return 0;
+}
+
+void fd_described(const struct fd_state *st, struct fd_file *file)
+{
+	if (file->id > st->n_dups && file->fd >= 0)
+		close(ckpt_steal_fd(&file->fd));
 }

@@ -21,9 +21,12 @@ struct fd_state *fd_state(struct ckpt_run *run)
 
 void fd_found_clear(struct fd_state *st)
 {
+	fd_dups_close(st);
 	for (size_t i = 0; i < st->n; i++) {
 		if (st->entries[i].in_flight && st->entries[i].own >= 0)
 			close(st->entries[i].own);
+		if (st->entries[i].same)
+			continue;
 		free(st->entries[i].link);
 		free(st->entries[i].fdinfo);
 	}
@@ -37,7 +40,7 @@ void fd_found_clear(struct fd_state *st)
 	st->files = NULL;
 	st->by_inode = NULL;
 	st->foreign = NULL;
-	st->n = st->n_held = st->cap = st->n_files = st->n_foreign = 0;
+	st->n = st->n_held = st->n_files = st->n_foreign = 0;
 	st->foreign_known = st->has_private = false;
 }
 
@@ -55,6 +58,7 @@ void fd_state_free(void *state)
 		close(st->scratch[1]);
 	}
 	free(st->stash);
+	free(st->kinds);
 	free(st);
 }
 

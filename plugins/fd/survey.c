@@ -4,6 +4,7 @@
 #include "steps.h"
 
 #include <fcntl.h>
+#include <sys/syscall.h>
 
 struct look {
 	struct fd_file *file;
@@ -37,14 +38,29 @@ static bool wants_o_path(const struct ckpt_fd_kind *kind)
 	return kind->size > offsetof(struct ckpt_fd_kind, o_path) && kind->o_path;
 }
 
+static int list_kinds(struct ckpt_run *run, struct fd_state *st)
+{
+	size_t n = 0;
+
+	while (ckpt_extension_at(run, CKPT_FD_POINT, n, NULL))
+		n++;
+	free(st->kinds);
+	st->kinds = calloc(n + 1, sizeof(*st->kinds));
+	for (size_t i = 0; st->kinds && i < n; i++)
+		st->kinds[i].ext = ckpt_extension_at(run, CKPT_FD_POINT, i, &st->kinds[i].plugin);
+	st->n_kinds = n;
+	return st->kinds ? 0 : -ENOMEM;
+}
+
 int fd_kind_of(struct ckpt_run *run, struct fd_file *file, const struct ckpt_fd_found *f,
 	       struct ckpt_error *err)
 {
-	const struct ckpt_extension *e;
-	const char *plugin;
+	const struct fd_state *st = fd_state(run);
 
-	for (size_t i = 0; (e = ckpt_extension_at(run, CKPT_FD_POINT, i, &plugin)); i++) {
+	for (size_t i = 0; i < st->n_kinds; i++) {
+		const struct ckpt_extension *e = st->kinds[i].ext;
 		const struct ckpt_fd_kind *kind = e->ops;
+		const char *plugin = st->kinds[i].plugin;
 
 		if (f->flags & O_PATH && !wants_o_path(kind))
 			continue;
@@ -86,14 +102,12 @@ static int survey_found(struct ckpt_run *run, struct fd_file *file, struct ckpt_
 
 static int survey_file(struct ckpt_run *run, struct fd_file *file, struct ckpt_error *err)
 {
-	CKPT_AUTO_FD int fd = -1;
 	struct ckpt_fd_found f;
 	int r = fd_describe(run, file, &f, err);
 
-	if (!r) {
-		fd = f.fd;
+	if (!r)
 		r = survey_found(run, file, &f, err);
-	}
+	fd_described(fd_state(run), file);
 	file->out = r > 0;
 	return r < 0 ? ckpt_wrap(err, "task %u (%s): fd %d", file->first->task->id,
 				 file->first->task->comm, file->first->num)
@@ -124,7 +138,7 @@ int fd_survey(struct ckpt_run *run, struct ckpt_error *err)
 	struct fd_state *st = fd_state(run);
 	int r;
 
-	if (!st)
+	if (!st || list_kinds(run, st))
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	fd_found_clear(st);
 	refuse_dead_leaders(run);
@@ -136,8 +150,13 @@ int fd_survey(struct ckpt_run *run, struct ckpt_error *err)
 		r = fd_flights_find(run, st, err);
 	if (!r)
 		r = fd_identify(run, st, err);
+	if (!r)
+		r = fd_dups_open(st, err);
 	for (size_t i = 0; i < st->n_files && !r; i++)
 		r = survey_file(run, &st->files[i], err);
+	/* a tree that runs should not find its files held open by us */
+	if (ckpt_is_live(run))
+		fd_dups_close(st);
 	return r;
 }
 
@@ -181,14 +200,46 @@ static int put_table(struct ckpt_run *run, const struct fd_state *st, const stru
 	return ckpt_record_put(run, FD_TABLE, &table.base, err);
 }
 
-static int put_tables(struct ckpt_run *run, const struct fd_state *st, struct ckpt_error *err)
+/*
+ * FD_CLOEXEC is the one thing that a table has for itself: the task is asked about
+ * the descriptors of which all else was known from its parent.
+ */
+static int ask_cloexec(struct ckpt_run *run, struct fd_state *st, struct ckpt_task *holder,
+		       struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "fd.cloexec");
+	const struct fd_entry *found;
+	size_t n = fd_entries_of(st, holder, &found);
+	struct fd_entry *entries = st->entries + (found - st->entries);
+	int asked = 0, r;
+
+	for (size_t i = 0; i < n; i++) {
+		if (!entries[i].same)
+			continue;
+		ckpt_script_add(s, SYS_fcntl, CKPT_C(entries[i].num), CKPT_C(F_GETFD));
+		asked++;
+	}
+	if (!asked)
+		return 0;
+	r = ckpt_script_run(s, holder->threads[0], err);
+	asked = 0;
+	for (size_t i = 0; i < n && !r; i++)
+		if (entries[i].same)
+			entries[i].cloexec = ckpt_script_result(s, asked++) & FD_CLOEXEC;
+	return r;
+}
+
+static int put_tables(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err)
 {
 	int r = 0;
 
 	for (size_t i = 0; i < ckpt_task_count(run) && !r; i++) {
 		const struct ckpt_task *task = ckpt_task_at(run, i);
 
-		r = task->zombie ? 0 : put_table(run, st, task, err);
+		if (!task->zombie && st->holders[task->id - 1] == task)
+			r = ask_cloexec(run, st, ckpt_task_at(run, i), err);
+		if (!r && !task->zombie)
+			r = put_table(run, st, task, err);
 	}
 	return r;
 }
@@ -196,14 +247,12 @@ static int put_tables(struct ckpt_run *run, const struct fd_state *st, struct ck
 static int collect_file(struct ckpt_run *run, struct fd_file *file, struct ckpt_error *err)
 {
 	Ckpt__Fd__File rec = CKPT__FD__FILE__INIT;
-	CKPT_AUTO_FD int fd = -1;
 	struct ckpt_fd_found f;
 	struct look l = { .file = file, .found = &f, .kind = file->kind->ops };
 	int r = fd_describe(run, file, &f, err);
 
 	if (r)
 		return r < 0 ? r : ckpt_fail(err, ENOENT, "the descriptor is gone");
-	fd = f.fd;
 	rec.id = file->id;
 	rec.kind = (char *)(uintptr_t)file->kind->name;
 	rec.plugin = (char *)(uintptr_t)file->plugin;
@@ -212,7 +261,10 @@ static int collect_file(struct ckpt_run *run, struct fd_file *file, struct ckpt_
 	r = ckpt_record_put(run, FD_FILE, &rec.base, err);
 	if (!r)
 		r = fd_async_collect(run, file, &f, err);
-	return r ? r : ckpt_call_as(run, file->plugin, call_collect, &l, err);
+	if (!r)
+		r = ckpt_call_as(run, file->plugin, call_collect, &l, err);
+	fd_described(fd_state(run), file);
+	return r;
 }
 
 int fd_collect(struct ckpt_run *run, struct ckpt_error *err)
@@ -238,6 +290,7 @@ int fd_collect(struct ckpt_run *run, struct ckpt_error *err)
 	if (!r)
 		r = fd_locks_collect(run, st, err);
 	fd_flights_close(st);
+	fd_dups_close(st);
 	ckpt_count(run, "descriptors", st->n);
 	ckpt_count(run, "open files", saved);
 	return r;
