@@ -32,7 +32,7 @@ _Static_assert(sizeof(struct agent_header) <= AGENT_HEADER_SIZE, "header too lar
 #define UC_STACK     16 /* offset of uc_stack in struct ucontext */
 
 void agent_main(struct agent_seat *seat) __attribute__((noreturn));
-void agent_jump(const uint64_t regs[9]) __attribute__((noreturn));
+void agent_jump(const uint64_t regs[WAY_N]) __attribute__((noreturn));
 
 static inline uint32_t load(const uint32_t *p)
 {
@@ -115,16 +115,17 @@ static uint64_t frame_top(const struct agent_seat *seat, uint64_t need, struct k
 	return top;
 }
 
-static void leave(struct agent_seat *seat)
+/* Nothing but memory below the thread's stack, or of its unused alternate one, is changed. */
+static int prepare(struct agent_seat *seat)
 {
 	struct agent_exit *x = &seat->exit;
 	uint64_t need = x->uc_len + x->fp_len + 256;
 	struct kernel_stack *ss = (struct kernel_stack *)(seat->frame + UC_STACK);
 	uint64_t top = frame_top(seat, need, ss);
-	uint64_t fp, uc, regs[9], *chain;
+	uint64_t fp, uc, *way = seat->way, *chain;
 
 	if (!top)
-		return;
+		return 0;
 	fp = (top - x->fp_len) & ~63ULL;
 	uc = (fp - x->uc_len) & ~15ULL;
 	*(uint64_t *)(seat->frame + x->uc_fpstate) = fp;
@@ -141,23 +142,23 @@ static void leave(struct agent_seat *seat)
 		*--chain = x->pop_rax;
 	}
 	if (x->last) {
-		regs[0] = __NR_munmap;
-		regs[1] = seat->base;
-		regs[2] = header_of(seat)->length;
-		regs[3] = regs[4] = regs[5] = regs[6] = 0;
+		way[WAY_RAX] = __NR_munmap;
+		way[WAY_RDI] = seat->base;
+		way[WAY_RSI] = header_of(seat)->length;
+		way[WAY_RDX] = way[WAY_R10] = way[WAY_R8] = way[WAY_R9] = 0;
 	} else {
 		/* the kernel clears `taken`, after this thread has left this memory */
-		regs[0] = __NR_futex;
-		regs[1] = (uint64_t)&seat->taken;
-		regs[2] = FUTEX_WAKE_OP;
-		regs[3] = 0;
-		regs[4] = 0;
-		regs[5] = (uint64_t)&seat->taken;
-		regs[6] = FUTEX_OP(FUTEX_OP_SET, 0, FUTEX_OP_CMP_EQ, 0);
+		way[WAY_RAX] = __NR_futex;
+		way[WAY_RDI] = (uint64_t)&seat->taken;
+		way[WAY_RSI] = FUTEX_WAKE_OP;
+		way[WAY_RDX] = 0;
+		way[WAY_R10] = 0;
+		way[WAY_R8] = (uint64_t)&seat->taken;
+		way[WAY_R9] = FUTEX_OP(FUTEX_OP_SET, 0, FUTEX_OP_CMP_EQ, 0);
 	}
-	regs[7] = (uint64_t)chain;
-	regs[8] = x->gadget;
-	agent_jump(regs);
+	way[WAY_RSP] = (uint64_t)chain;
+	way[WAY_RIP] = x->gadget;
+	return 1;
 }
 
 /*
@@ -185,7 +186,9 @@ static void leave_orphaned(struct agent_seat *seat)
 			sys6(__NR_ppoll, 0, 0, (int64_t)tick, 0, 0, 0);
 		}
 	}
-	leave(seat);
+	/* it fails only if the stack is not writable */
+	if (prepare(seat))
+		agent_jump(seat->way);
 }
 
 /* ---- the loop ------------------------------------------------------------------ */
@@ -234,8 +237,8 @@ void agent_main(struct agent_seat *seat)
 		seen = seq;
 		if (seat->command == AGENT_RUN)
 			run(seat);
-		else if (seat->command == AGENT_LEAVE)
-			leave(seat); /* comes back only if the stack is not writable */
+		else if (seat->command == AGENT_PREPARE)
+			seat->failed = !prepare(seat);
 		__atomic_store_n(&seat->done, seq, __ATOMIC_RELEASE);
 		sys6(__NR_futex, (int64_t)&seat->done, FUTEX_WAKE, 1, 0, 0, 0);
 	}

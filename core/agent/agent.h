@@ -28,7 +28,8 @@
 
 enum agent_command {
 	AGENT_RUN = 1, /* execute ops[0..n_ops) of the script area */
-	AGENT_LEAVE,   /* go back to where the thread was, unmapping the segment if `last` */
+	AGENT_PREPARE, /* build what the thread needs to leave; its registers for that are in `way`
+			*/
 };
 
 enum agent_check {
@@ -45,6 +46,20 @@ struct agent_op {
 	int64_t args[AGENT_MAX_ARGS];
 	int64_t expect;
 	int64_t result;
+};
+
+/* The registers of a system call in the task's own text: agent_jump() loads them. */
+enum agent_way {
+	WAY_RAX,
+	WAY_RDI,
+	WAY_RSI,
+	WAY_RDX,
+	WAY_R10,
+	WAY_R8,
+	WAY_R9,
+	WAY_RSP,
+	WAY_RIP,
+	WAY_N
 };
 
 /* How a thread gets out when nobody helps it. Filled in by the engine. */
@@ -70,6 +85,7 @@ struct agent_seat {
 	uint32_t pad;
 	uint64_t base; /* address of the segment in the task */
 	struct agent_exit exit;
+	uint64_t way[WAY_N];
 	uint8_t stack[AGENT_STACK_SIZE] __attribute__((aligned(64)));
 	uint8_t frame[]; /* ucontext and extended state for `exit` */
 };

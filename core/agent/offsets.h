@@ -3,6 +3,6 @@
 #ifndef CKPT_AGENT_OFFSETS_H
 #define CKPT_AGENT_OFFSETS_H
 
-#define SEAT_STACK_TOP 2176
+#define SEAT_STACK_TOP 2240
 
 #endif

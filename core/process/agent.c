@@ -173,26 +173,32 @@ static void back_to_self(struct ckpt_agent *a)
  * the task's own text, whose "ret" then finds the agent's address on the stack.
  * That word goes below the red zone, where nothing lives.
  */
-static int enter_by_shmat(struct ckpt_agent *a, int mem, const struct gadgets *g,
-			  struct ckpt_error *err)
+static int start_shmat(struct ckpt_agent *a, int mem, const struct gadgets *g,
+		       struct ckpt_error *err)
 {
 	struct user_regs_struct r = loop_regs(a, &a->th->regs);
 	uint64_t slot = (a->th->regs.rsp - 256) & ~15ULL, entry = a->seg->addr;
-	pid_t tid = a->th->tid;
-	int e;
 
 	a->word_at = slot;
 	if (pread(mem, &a->word, sizeof(a->word), (off_t)slot) != sizeof(a->word) ||
 	    pwrite(mem, &entry, sizeof(entry), (off_t)slot) != sizeof(entry))
-		return ckpt_fail_sys(err, errno, "thread %d: its stack is not writable", (int)tid);
+		return ckpt_fail_sys(err, errno, "thread %d: its stack is not writable",
+				     (int)a->th->tid);
 	r.rip = g->syscall_ret;
 	r.rsp = slot;
 	r.rax = SYS_shmat;
 	r.rdi = (uint64_t)a->seg->shmid;
 	r.rsi = a->seg->addr;
 	r.rdx = SHM_EXEC;
-	e = call_once(a, &r, err);
-	/* let go where it is, it finds its way through the agent like one whose engine died */
+	return call_start(a, &r, err);
+}
+
+static int end_shmat(struct ckpt_agent *a, struct ckpt_error *err)
+{
+	struct user_regs_struct r;
+	pid_t tid = a->th->tid;
+	int e = call_end(a, &r, err);
+
 	if (e)
 		return e;
 	/*
@@ -210,19 +216,6 @@ static int enter_by_shmat(struct ckpt_agent *a, int mem, const struct gadgets *g
 	return 0;
 }
 
-static int first_report(struct ckpt_agent *a, struct ckpt_error *err)
-{
-	int r;
-
-	a->seat->n_ops = 0;
-	r = agent_post(a, AGENT_RUN, err);
-	if (!r)
-		r = agent_wait(a, err);
-	if (r && a->state == THREAD_STOPPED)
-		back_to_self(a);
-	return r;
-}
-
 static uid_t effective_uid(const struct ckpt_task *t)
 {
 	CKPT_AUTO_FREE char *text = NULL;
@@ -237,33 +230,28 @@ static uid_t effective_uid(const struct ckpt_task *t)
 	return 0;
 }
 
-static int seat_thread(struct task_node *t, struct ckpt_thread *th, bool first, int mem,
-		       struct ckpt_error *err)
+/* A seat for the thread, with all that it needs to get out, and a first command to report on. */
+static int prepare_seat(struct task_node *t, struct ckpt_thread *th, bool first,
+			struct ckpt_error *err)
 {
 	struct ckpt_agent *a = th->agent;
 	int r;
 
 	a->seg = t->seg;
-	a->seq = 0;
 	a->seat = segment_seat(t->seg, &a->seat_addr);
 	if (!a->seat)
 		return ckpt_fail(err, ENOSPC, "no seat left for thread %d", (int)th->tid);
 	r = fill_exit(a, &t->gadgets, first, err);
-	if (!r) {
-		/* announced before it is sent: the one that unmaps waits for it */
-		__atomic_store_n(&a->seat->taken, 1, __ATOMIC_RELEASE);
-		r = first ? enter_by_shmat(a, mem, &t->gadgets, err)
-			  : agent_enter(a, &th->regs, err);
-	}
 	if (r) {
 		a->seat = NULL;
 		return r;
 	}
-	r = first_report(a, err);
-	if (first && pwrite(mem, &a->word, sizeof(a->word), (off_t)a->word_at) != sizeof(a->word) &&
-	    !r)
-		r = ckpt_fail_sys(err, errno, "thread %d: its stack", (int)th->tid);
-	return r;
+	a->seat->n_ops = 0;
+	a->seat->command = AGENT_RUN;
+	a->seat->seq = a->seq = 1;
+	/* announced before it is sent: the one that unmaps waits for it */
+	__atomic_store_n(&a->seat->taken, 1, __ATOMIC_RELEASE);
+	return 0;
 }
 
 static uint32_t count_stopped(const struct task_node *t)
@@ -275,19 +263,28 @@ static uint32_t count_stopped(const struct task_node *t)
 	return n;
 }
 
+static struct ckpt_agent *first_stopped(const struct task_node *t)
+{
+	for (size_t i = 0; i < t->pub.n_threads; i++)
+		if (t->pub.threads[i]->agent->state == THREAD_STOPPED)
+			return t->pub.threads[i]->agent;
+	return NULL;
+}
+
 /* What a task's agent needs, before any of its threads is touched. */
 static int prepare_task(struct task_node *t, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE char *maps = NULL;
-	CKPT_AUTO_FD int mem = ckpt_open_mem(&t->pub, err);
 	int r;
 
-	if (mem < 0)
-		return mem;
+	t->mem = ckpt_open_mem(&t->pub, err);
+	if (t->mem < 0)
+		return t->mem;
 	if (ckpt_proc_read(&t->pub, "maps", &maps, err) < 0)
 		return -err->err;
 	t->gadgets = t->ps->gadgets;
-	r = same_gadgets(mem, maps, &t->gadgets) ? 0 : find_gadgets(mem, maps, &t->gadgets, err);
+	r = same_gadgets(t->mem, maps, &t->gadgets) ? 0
+						    : find_gadgets(t->mem, maps, &t->gadgets, err);
 	t->ps->gadgets = t->gadgets;
 	if (!r)
 		r = segment_new(&t->ps->keeper, count_stopped(t), FRAME_CONTEXT_SIZE + XSTATE_ROOM,
@@ -295,40 +292,136 @@ static int prepare_task(struct task_node *t, struct ckpt_error *err)
 	return r ? r : find_gap(maps, t->seg->length, &t->seg->addr, err);
 }
 
-/* All live threads of one task. The first to enter is the last to leave. */
-static int task_in(struct task_node *t, struct ckpt_error *err)
-{
-	CKPT_AUTO_FD int mem = ckpt_open_mem(&t->pub, err);
-	bool first = true;
-	int r = mem < 0 ? mem : 0;
+/*
+ * All tasks get in at the same time, in stages: a stage is gone through for each of
+ * them before the next begins, so that their threads run while we are busy with others.
+ * Where one fails, the rest goes on: none may be left half-way.
+ */
+struct entry {
+	struct task_node *t;
+	struct ckpt_agent *first; /* the first to enter is the last to leave */
+	int failed;
+};
 
-	for (size_t i = 0; !r && i < t->pub.n_threads; i++) {
-		if (t->pub.threads[i]->agent->state != THREAD_STOPPED)
+static int send_first(struct entry *e, struct ckpt_error *err)
+{
+	int r = prepare_seat(e->t, e->first->th, true, err);
+
+	if (!r)
+		r = start_shmat(e->first, e->t->mem, &e->t->gadgets, err);
+	return r;
+}
+
+static int catch_first(struct entry *e, struct ckpt_error *err)
+{
+	return call_entered(e->first, err);
+}
+
+static int seat_first(struct entry *e, struct ckpt_error *err)
+{
+	return end_shmat(e->first, err);
+}
+
+static int send_others(struct entry *e, struct ckpt_error *err)
+{
+	struct ckpt_task *t = &e->t->pub;
+	int r = 0;
+
+	for (size_t i = 0; !r && i < t->n_threads; i++) {
+		struct ckpt_agent *a = t->threads[i]->agent;
+
+		if (a == e->first || a->state != THREAD_STOPPED)
 			continue;
-		r = seat_thread(t, t->pub.threads[i], first, mem, err);
-		first = false;
+		r = prepare_seat(e->t, t->threads[i], false, err);
+		if (r)
+			break;
+		r = agent_enter(a, &t->threads[i]->regs, err);
+		if (r)
+			back_to_self(a);
 	}
 	return r;
 }
 
-/* Run fn for each task that can have an agent. */
-static int each_task(struct proc_set *ps, int (*fn)(struct task_node *, struct ckpt_error *),
-		     struct ckpt_error *err)
+static int await_all(struct entry *e, struct ckpt_error *err)
 {
-	for (size_t i = 0; i < ps->n; i++) {
-		struct task_node *t = ps->tasks[i];
+	struct ckpt_task *t = &e->t->pub;
+	int r = 0;
 
-		if (!t->pub.zombie && count_stopped(t) && fn(t, err))
-			return ckpt_wrap(err, "task %u (%s)", t->pub.id, t->pub.comm);
+	for (size_t i = 0; !r && i < t->n_threads; i++) {
+		struct ckpt_agent *a = t->threads[i]->agent;
+
+		if (!a->seat || a->state != THREAD_SEATED)
+			continue;
+		r = agent_wait(a, err);
+		if (r && a->state == THREAD_STOPPED)
+			back_to_self(a);
 	}
-	return 0;
+	return r;
+}
+
+/* Once the first thread is in, what it found on its stack can be taken away. */
+static int tidy_stack(struct entry *e, struct ckpt_error *err)
+{
+	struct ckpt_agent *a = e->first;
+
+	if (pwrite(e->t->mem, &a->word, sizeof(a->word), (off_t)a->word_at) == sizeof(a->word))
+		return 0;
+	return ckpt_fail_sys(err, errno, "thread %d: its stack", (int)a->th->tid);
+}
+
+static const struct stage {
+	int (*fn)(struct entry *e, struct ckpt_error *err);
+	bool before_seat; /* what fails here finds its way out by itself, if anywhere */
+	bool always;	  /* also for those that have failed */
+} stages[] = {
+	{ send_first, true, false },   { catch_first, true, false }, { seat_first, true, false },
+	{ send_others, false, false }, { await_all, false, true },   { tidy_stack, false, true },
+};
+
+static void run_stage(const struct stage *s, struct entry *list, size_t n, struct ckpt_error *first)
+{
+	for (size_t i = 0; i < n; i++) {
+		struct entry *e = &list[i];
+		struct ckpt_error why = { 0 };
+
+		if (!e->first || (e->failed && !s->always))
+			continue;
+		e->failed = s->fn(e, &why) ? -why.err : e->failed;
+		if (!why.err)
+			continue;
+		if (!first->err) {
+			ckpt_wrap(&why, "task %u (%s)", e->t->pub.id, e->t->pub.comm);
+			*first = why;
+		}
+		if (s->before_seat) {
+			e->first->seat = NULL;
+			e->first = NULL;
+		}
+	}
 }
 
 int proc_agents_in(struct proc_set *ps, struct ckpt_error *err)
 {
-	int r = each_task(ps, prepare_task, err);
+	CKPT_AUTO_FREE struct entry *list = calloc(ps->n + 1, sizeof(*list));
+	struct ckpt_error why = { 0 };
+	size_t n = 0;
 
-	return r ? r : each_task(ps, task_in, err);
+	if (!list)
+		return ckpt_fail_sys(err, ENOMEM, "agents");
+	for (size_t i = 0; i < ps->n; i++) {
+		struct task_node *t = ps->tasks[i];
+
+		if (t->pub.zombie || !count_stopped(t))
+			continue;
+		if (prepare_task(t, err))
+			return ckpt_wrap(err, "task %u (%s)", t->pub.id, t->pub.comm);
+		list[n++] = (struct entry){ .t = t, .first = first_stopped(t) };
+	}
+	for (size_t s = 0; s < CKPT_ARRAY_SIZE(stages); s++)
+		run_stage(&stages[s], list, n, &why);
+	if (why.err)
+		*err = why;
+	return -why.err;
 }
 
 /* ---- out --------------------------------------------------------------------------------- */
@@ -346,132 +439,185 @@ static int restore_own(struct ckpt_agent *a, struct ckpt_error *err)
 	return 0;
 }
 
-/* A thread that need not unmap anything. */
-static int thread_out(struct ckpt_agent *a, struct ckpt_error *err)
+/* ---- threads that need not unmap anything ---- */
+
+static int begin_out(struct task_node *t, struct ckpt_error *err)
 {
-	int r = interrupt_and_wait(a, false, STOP_TIMEOUT_MS, err);
-
-	if (!r)
-		r = restore_own(a, err);
-	if (!r)
-		__atomic_store_n(&a->seat->taken, 0, __ATOMIC_RELEASE);
-	a->seat = NULL;
-	return r;
-}
-
-/* Let the thread run on until it has left a munmap(2). */
-static int run_to_munmap(struct ckpt_agent *a, struct ckpt_error *err)
-{
-	pid_t tid = a->th->tid;
-	bool in_munmap = false;
-	int status, r;
-
-	for (;;) {
-		struct user_regs_struct regs;
-
-		if (ptrace(PTRACE_SYSCALL, tid, NULL, 0L))
-			return ckpt_fail_sys(err, errno, "thread %d: PTRACE_SYSCALL", (int)tid);
-		r = wait_stop(tid, STOP_TIMEOUT_MS, &status);
-		if (r)
-			return ckpt_fail_sys(err, r, "thread %d: leaving the agent", (int)tid);
-		if (status >> 16 || WSTOPSIG(status) != (SIGTRAP | 0x80)) {
-			if (WSTOPSIG(status) == SIGSTOP)
-				a->stop_pending = true;
-			else if (!(status >> 16))
-				return ckpt_fail(err, EFAULT,
-						 "thread %d: %s while leaving the agent", (int)tid,
-						 strsignal(WSTOPSIG(status)));
-			continue;
-		}
-		if (ptrace(PTRACE_GETREGS, tid, NULL, &regs))
-			return ckpt_fail_sys(err, errno, "thread %d: registers", (int)tid);
-		if (in_munmap)
-			return (int64_t)regs.rax
-				       ? ckpt_fail_sys(err, (int)-regs.rax,
-						       "thread %d: munmap(2) of the agent",
-						       (int)tid)
-				       : 0;
-		/* at its entry the number is in orig_rax and rax says ENOSYS */
-		in_munmap = (long)regs.orig_rax == SYS_munmap && (int64_t)regs.rax == -ENOSYS;
-	}
-}
-
-/*
- * The thread that unmaps the segment leaves on the path on which it would leave
- * if we were dead; between its two system calls it is caught and given its
- * exact registers, so that a restart block survives.
- */
-static int last_thread_out(struct ckpt_agent *a, struct ckpt_error *err)
-{
-	/* where the way out is built; a small stack of a program's own may have a neighbour there
-	 */
-	const size_t len = a->seat->exit.uc_len + a->seat->exit.fp_len + 512;
-	const uint64_t at = a->seat->exit.sp - 128 - len;
-	CKPT_AUTO_FREE uint8_t *was = malloc(len);
-	CKPT_AUTO_FD int mem = ckpt_open_mem(a->th->task, err);
-	ssize_t kept;
-	int r;
-
-	if (!was || mem < 0)
-		return mem < 0 ? mem : ckpt_fail_sys(err, ENOMEM, "leaving the agent");
-	r = interrupt_and_wait(a, false, STOP_TIMEOUT_MS, err);
-	if (r)
-		return r;
-	kept = pread(mem, was, len, (off_t)at);
-	a->seat->command = AGENT_LEAVE;
-	__atomic_store_n(&a->seat->seq, ++a->seq, __ATOMIC_RELEASE);
-	r = run_to_munmap(a, err);
-	if (r)
-		return r;
-	a->seat = NULL;
-	r = interrupt_and_wait(a, true, STOP_TIMEOUT_MS, err);
-	if (!r)
-		r = restore_own(a, err);
-	if (!r && kept > 0 && pwrite(mem, was, (size_t)kept, (off_t)at) != kept)
-		r = ckpt_fail_sys(err, errno, "thread %d: its stack", (int)a->th->tid);
-	return r;
-}
-
-static int task_out(struct task_node *t, struct ckpt_error *err)
-{
-	struct ckpt_agent *last = NULL;
 	int r = 0;
 
 	for (size_t i = 0; i < t->pub.n_threads; i++) {
 		struct ckpt_agent *a = t->pub.threads[i]->agent;
-		int e = 0;
 
-		if (!a->seat || a->state != THREAD_SEATED)
+		if (!a->seat || a->state != THREAD_SEATED || a->seat->exit.last)
 			continue;
-		if (a->seat->exit.last)
-			last = a;
-		else
-			e = thread_out(a, err);
-		r = r ? r : e;
+		a->leaving = !interrupt(a, false, err);
+		r = a->leaving ? r : -err->err;
 	}
-	/* with another thread stuck inside, unmapping would kill it */
-	if (!r && last)
-		r = last_thread_out(last, err);
-	segment_free(t->seg);
-	t->seg = NULL;
 	return r;
 }
 
+static int end_out(struct task_node *t, struct ckpt_error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < t->pub.n_threads; i++) {
+		struct ckpt_agent *a = t->pub.threads[i]->agent;
+		int e;
+
+		if (!a->leaving)
+			continue;
+		a->leaving = false;
+		e = wait_event_stop(a, STOP_TIMEOUT_MS, err);
+		if (!e)
+			e = restore_own(a, err);
+		if (!e)
+			__atomic_store_n(&a->seat->taken, 0, __ATOMIC_RELEASE);
+		a->seat = NULL;
+		r = r ? r : e;
+	}
+	return r;
+}
+
+/*
+ * ---- the one that unmaps the segment ----
+ *
+ * It leaves on the path on which it would leave if we were dead; between its two
+ * system calls it is caught and given its exact registers, so that a restart block survives.
+ */
+
+static struct ckpt_agent *last_of(const struct task_node *t)
+{
+	for (size_t i = 0; i < t->pub.n_threads; i++) {
+		struct ckpt_agent *a = t->pub.threads[i]->agent;
+
+		if (a->seat && a->state == THREAD_SEATED && a->seat->exit.last)
+			return a;
+	}
+	return NULL;
+}
+
+/* Where the way out is built; a small stack of a program's own may have a neighbour there. */
+static size_t frame_place(const struct ckpt_agent *a, uint64_t *at)
+{
+	const size_t len = a->seat->exit.uc_len + a->seat->exit.fp_len + 512;
+
+	*at = a->seat->exit.sp - 128 - len;
+	return len;
+}
+
+static int ask_last(struct task_node *t, struct ckpt_error *err)
+{
+	struct ckpt_agent *a = last_of(t);
+	uint64_t at;
+	size_t len;
+
+	if (!a)
+		return 0;
+	len = frame_place(a, &at);
+	t->below = malloc(len);
+	if (!t->below)
+		return ckpt_fail_sys(err, ENOMEM, "leaving the agent");
+	t->below_at = at;
+	t->below_len = pread(t->mem, t->below, len, (off_t)at);
+	return agent_post(a, AGENT_PREPARE, err);
+}
+
+static int stop_last(struct task_node *t, struct ckpt_error *err)
+{
+	struct ckpt_agent *a = last_of(t);
+	int r = a ? agent_wait(a, err) : 0;
+
+	if (!r && a && a->seat->failed)
+		r = ckpt_fail(err, EFAULT, "thread %d: no writable stack to leave the agent by",
+			      (int)a->th->tid);
+	if (!r && a) {
+		t->last = a;
+		r = interrupt(a, false, err);
+	}
+	return r;
+}
+
+/* Its registers are complete with one call: from here on it leaves, with us or without. */
+static int send_last(struct task_node *t, struct ckpt_error *err)
+{
+	struct ckpt_agent *a = t->last;
+	struct user_regs_struct regs;
+	const uint64_t *way;
+	int r = a ? wait_event_stop(a, STOP_TIMEOUT_MS, err) : 0;
+
+	if (!a || r)
+		return r;
+	way = a->seat->way;
+	regs = a->th->regs;
+	regs.orig_rax = (uint64_t)-1;
+	regs.eflags = 0x202;
+	regs.rax = way[WAY_RAX];
+	regs.rdi = way[WAY_RDI];
+	regs.rsi = way[WAY_RSI];
+	regs.rsp = way[WAY_RSP];
+	regs.rip = way[WAY_RIP];
+	return call_start(a, &regs, err);
+}
+
+static int catch_last(struct task_node *t, struct ckpt_error *err)
+{
+	return t->last ? call_entered(t->last, err) : 0;
+}
+
+static int free_last(struct task_node *t, struct ckpt_error *err)
+{
+	struct ckpt_agent *a = t->last;
+	struct user_regs_struct regs;
+	int r = a ? call_end(a, &regs, err) : 0;
+
+	if (!a || r)
+		return r;
+	if (regs.rax)
+		return ckpt_fail_sys(err, (int)-regs.rax, "thread %d: munmap(2) of the agent",
+				     (int)a->th->tid);
+	a->seat = NULL;
+	r = restore_own(a, err);
+	if (!r && t->below_len > 0 &&
+	    pwrite(t->mem, t->below, (size_t)t->below_len, (off_t)t->below_at) != t->below_len)
+		r = ckpt_fail_sys(err, errno, "thread %d: its stack", (int)a->th->tid);
+	return r;
+}
+
+static void forget_segment(struct task_node *t)
+{
+	segment_free(t->seg);
+	t->seg = NULL;
+	t->last = NULL;
+	free(ckpt_steal_ptr(&t->below));
+	if (t->mem >= 0)
+		close(ckpt_steal_fd(&t->mem));
+}
+
+/* In stages, like the way in. With another thread stuck inside, unmapping would kill it. */
 int proc_agents_out(struct proc_set *ps, struct ckpt_error *err)
 {
-	int failed = 0;
+	static int (*const way_out[])(struct task_node *, struct ckpt_error *) = {
+		begin_out, end_out, ask_last, stop_last, send_last, catch_last, free_last,
+	};
+	struct ckpt_error first = { 0 };
 
-	for (size_t i = 0; i < ps->n; i++) {
-		struct ckpt_error why = { 0 };
-		struct task_node *t = ps->tasks[i];
+	for (size_t s = 0; s < CKPT_ARRAY_SIZE(way_out); s++)
+		for (size_t i = 0; i < ps->n; i++) {
+			struct ckpt_error why = { 0 };
+			struct task_node *t = ps->tasks[i];
 
-		if (!t->seg)
-			continue;
-		if (task_out(t, &why) && !failed) {
-			ckpt_wrap(&why, "task %u (%s)", t->pub.id, t->pub.comm);
-			*err = why;
-			failed = -why.err;
+			if (!t->seg || (t->stuck && s > 1))
+				continue;
+			t->stuck |= way_out[s](t, &why) != 0;
+			if (why.err && !first.err) {
+				ckpt_wrap(&why, "task %u (%s)", t->pub.id, t->pub.comm);
+				first = why;
+			}
 		}
-	}
-	return failed;
+	for (size_t i = 0; i < ps->n; i++)
+		if (ps->tasks[i]->seg)
+			forget_segment(ps->tasks[i]);
+	if (first.err)
+		*err = first;
+	return -first.err;
 }

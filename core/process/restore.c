@@ -148,29 +148,36 @@ static int drop_transport(struct ckpt_run *run, struct ckpt_task *t, struct ckpt
 	return ckpt_return_fd(run, t, transport_fd(run_procs(run)), err);
 }
 
-static int stop_all(struct ckpt_task *t, struct ckpt_error *err)
+static int begin_stop(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *err)
 {
-	for (size_t i = 0; i < t->n_threads; i++) {
-		struct ckpt_agent *a = t->threads[i]->agent;
-		int r;
+	int r = 0;
 
-		if (!a->final)
-			return ckpt_fail(err, EINVAL, "no plugin says how thread %d goes on",
+	for (size_t i = 0; !r && i < t->n_threads; i++) {
+		struct ckpt_agent *a = t->threads[i]->agent;
+
+		r = a->final ? interrupt(a, false, err)
+			     : ckpt_fail(err, EINVAL, "no plugin says how thread %d goes on",
 					 (int)a->th->tid);
-		r = interrupt_and_wait(a, false, STOP_TIMEOUT_MS, err);
-		if (r)
-			return r;
 	}
-	return 0;
+	return r;
+}
+
+static int end_stop(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; !r && i < t->n_threads; i++)
+		r = wait_event_stop(t->threads[i]->agent, STOP_TIMEOUT_MS, err);
+	return r;
 }
 
 /* munmap(2) of the agent, by a system call instruction of the task's own text. */
-static int unmap_agent(struct proc_set *ps, struct ckpt_task *t, struct ckpt_error *err)
+static int start_unmap(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *err)
 {
+	struct proc_set *ps = run_procs(run);
 	CKPT_AUTO_FREE char *maps = NULL;
 	CKPT_AUTO_FD int mem = ckpt_open_mem(t, err);
 	struct user_regs_struct regs = t->threads[0]->agent->final->regs;
-	uint64_t at;
 	int r;
 
 	if (mem < 0)
@@ -178,15 +185,29 @@ static int unmap_agent(struct proc_set *ps, struct ckpt_task *t, struct ckpt_err
 	if (ckpt_proc_read(t, "maps", &maps, err) < 0)
 		return -err->err;
 	/* the agent's own text is no good for that: it would be found first */
-	r = find_syscall(mem, maps, ps->seg->addr, &at, err);
+	r = same_syscall(mem, maps, ps->syscall_at)
+		    ? 0
+		    : find_syscall(mem, maps, ps->seg->addr, &ps->syscall_at, err);
 	if (r)
 		return r;
-	regs.rip = at;
+	regs.rip = ps->syscall_at;
 	regs.orig_rax = (uint64_t)-1;
 	regs.rax = SYS_munmap;
 	regs.rdi = ps->seg->addr;
 	regs.rsi = ps->seg->length;
-	r = call_once(t->threads[0]->agent, &regs, err);
+	return call_start(t->threads[0]->agent, &regs, err);
+}
+
+static int catch_unmap(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *err)
+{
+	return call_entered(t->threads[0]->agent, err);
+}
+
+static int end_unmap(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *err)
+{
+	struct user_regs_struct regs;
+	int r = call_end(t->threads[0]->agent, &regs, err);
+
 	if (!r && regs.rax)
 		r = ckpt_fail_sys(err, (int)-regs.rax, "munmap(2) of the agent");
 	return r;
@@ -206,14 +227,10 @@ static int apply_final(struct ckpt_thread *th, struct ckpt_error *err)
 	return 0;
 }
 
-static int finish_task(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *err)
+static int apply_finals(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *err)
 {
-	int r = drop_transport(run, t, err);
+	int r = 0;
 
-	if (!r)
-		r = stop_all(t, err);
-	if (!r)
-		r = unmap_agent(run_procs(run), t, err);
 	for (size_t i = 0; !r && i < t->n_threads; i++)
 		r = apply_final(t->threads[i], err);
 	return r;
@@ -250,14 +267,18 @@ static int each_alive(struct proc_set *ps,
 
 int proc_run(struct proc_set *ps, pid_t *root, struct ckpt_error *err)
 {
-	int r;
+	/* each for all tasks, so that they work while others are told; nobody runs before all can
+	 */
+	static int (*const stages[])(struct ckpt_run *, struct ckpt_task *, struct ckpt_error *) = {
+		drop_transport, begin_stop, end_stop,	  start_unmap,
+		catch_unmap,	end_unmap,  apply_finals, let_go,
+	};
+	int r = 0;
 
 	if (!ps->n)
 		return ckpt_fail(err, EINVAL, "no plugin made a task");
-	/* nobody runs before everybody can */
-	r = each_alive(ps, finish_task, err);
-	if (!r)
-		r = each_alive(ps, let_go, err);
+	for (size_t i = 0; !r && i < CKPT_ARRAY_SIZE(stages); i++)
+		r = each_alive(ps, stages[i], err);
 	if (r)
 		return r;
 	ps->restoring = false;

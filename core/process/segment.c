@@ -268,6 +268,11 @@ int find_gadgets(int memfd, const char *maps, struct gadgets *g, struct ckpt_err
 			 "without which a dump would not survive the death of ckpt");
 }
 
+bool same_syscall(int memfd, const char *maps, uint64_t at)
+{
+	return at && holds(memfd, maps, at, "\x0f\x05", 2);
+}
+
 int find_syscall(int memfd, const char *maps, uint64_t not_in, uint64_t *addr,
 		 struct ckpt_error *err)
 {

@@ -56,6 +56,8 @@ static void task_free(struct task_node *t)
 		free(t->pub.threads[i]);
 	}
 	free(t->pub.threads);
+	if (t->mem >= 0)
+		close(t->mem);
 	fd_table_put(t->files);
 	if (t->pub.pidfd >= 0)
 		close(t->pub.pidfd);
@@ -158,6 +160,7 @@ struct task_node *set_add(struct proc_set *ps, pid_t pid, struct ckpt_task *pare
 	}
 	snprintf(path, sizeof(path), "/proc/%d", (int)pid);
 	t->ps = ps;
+	t->mem = -1;
 	t->pub.pid = pid;
 	t->pub.parent = parent;
 	t->pub.procfd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -27,6 +27,7 @@ struct ckpt_agent {
 	struct ckpt_thread *th;
 	struct proc_set *ps;
 	enum thread_state state;
+	bool leaving;		 /* interrupted, to be given its registers */
 	bool stop_pending;	 /* a SIGSTOP came while it sat in the agent: send it again later */
 	struct segment *seg;	 /* while seated */
 	struct agent_seat *seat; /* engine's address; while seated */
@@ -52,6 +53,13 @@ struct task_node {
 	uint64_t start_time;  /* /proc/PID/stat field 22, tells a reused pid */
 	struct proc_set *ps;
 	struct gadgets gadgets; /* dump */
+	int mem;		/* dump: /proc/PID/mem while agents are in, else -1 */
+	/* while they leave */
+	struct ckpt_agent *last; /* the thread that unmaps the segment */
+	uint8_t *below;		 /* what its stack held where its way out is built; owned */
+	uint64_t below_at;
+	ssize_t below_len;
+	bool stuck; /* a thread could not be taken out */
 	/* restore */
 	struct fd_table *files;
 	bool ended; /* a zombie now */
@@ -76,10 +84,11 @@ struct proc_set {
 	struct range *reserved;
 	size_t n_reserved, cap_reserved;
 	struct segment *seg;
-	int max_fd;	/* highest descriptor number of any task */
-	int self_pidfd; /* pidfd of the engine: skeletons fetch descriptors through it */
-	pid_t newborn;	/* cloned last, stopped, not yet seated */
-	void *birth;	/* the stack on which the root was born */
+	uint64_t syscall_at; /* an instruction in the text of the task before */
+	int max_fd;	     /* highest descriptor number of any task */
+	int self_pidfd;	     /* pidfd of the engine: skeletons fetch descriptors through it */
+	pid_t newborn;	     /* cloned last, stopped, not yet seated */
+	void *birth;	     /* the stack on which the root was born */
 };
 
 static inline struct task_node *node_of(const struct ckpt_task *t)
@@ -112,16 +121,23 @@ bool is_event_stop(int status);
 int interrupt_and_wait(struct ckpt_agent *a, bool from_stop, int timeout_ms,
 		       struct ckpt_error *err);
 
+/* The two halves of it, to be done with many threads at once. */
+int interrupt(struct ckpt_agent *a, bool from_stop, struct ckpt_error *err);
+int wait_event_stop(struct ckpt_agent *a, int timeout_ms, struct ckpt_error *err);
+
 /* One system call by single step over the instruction at regs->rip; regs afterwards. */
 int step_syscall(struct ckpt_agent *a, struct user_regs_struct *regs, struct ckpt_error *err);
 
 /*
- * One system call with the registers `regs` (the instruction at their rip), all signals
- * blocked; regs afterwards. The thread is then in an event stop, past the call and
- * before user code. Not by a single step: its SIGTRAP, which is forced, sets that
- * signal's action to the default where it is blocked or ignored.
+ * One system call, of those that a signal does not interrupt, with the registers `regs` (the
+ * instruction at their rip), all signals blocked; regs afterwards. The thread is then in an
+ * event stop, past the call and before user code. Not by a single step: its SIGTRAP, which
+ * is forced, sets that signal's action to the default where it is blocked or ignored. In
+ * three steps, so that many threads make their calls at the same time.
  */
-int call_once(struct ckpt_agent *a, struct user_regs_struct *regs, struct ckpt_error *err);
+int call_start(struct ckpt_agent *a, const struct user_regs_struct *regs, struct ckpt_error *err);
+int call_entered(struct ckpt_agent *a, struct ckpt_error *err);
+int call_end(struct ckpt_agent *a, struct user_regs_struct *regs, struct ckpt_error *err);
 
 /* procfs.c */
 /* By pidfd, so that it never meets a stranger under a reused number. */

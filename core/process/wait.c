@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Waiting for tracees, with a deadline: a task in uninterruptible sleep must not hang us. */
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
@@ -31,6 +32,8 @@ int wait_stop(pid_t tid, int timeout_ms, int *status)
 			return WIFSTOPPED(*status) ? 0 : -ESRCH;
 		if (r < 0 && errno != EINTR)
 			return errno == ECHILD ? -ESRCH : -errno;
+		/* it may be waiting for this very processor */
+		sched_yield();
 		passed = now_us() - start;
 		/* a stop takes some 20 us; whoever needs much longer gets polled slowly */
 		if (passed > 200) {
@@ -47,14 +50,21 @@ bool is_event_stop(int status)
 	return status >> 16 == PTRACE_EVENT_STOP;
 }
 
-int interrupt_and_wait(struct ckpt_agent *a, bool from_stop, int timeout_ms, struct ckpt_error *err)
+int interrupt(struct ckpt_agent *a, bool from_stop, struct ckpt_error *err)
 {
 	pid_t tid = a->th->tid;
-	int status, r;
 
 	if (ptrace(PTRACE_INTERRUPT, tid, NULL, NULL) ||
 	    (from_stop && ptrace(PTRACE_CONT, tid, NULL, 0L)))
 		return ckpt_fail_sys(err, errno, "thread %d: PTRACE_INTERRUPT", (int)tid);
+	return 0;
+}
+
+int wait_event_stop(struct ckpt_agent *a, int timeout_ms, struct ckpt_error *err)
+{
+	pid_t tid = a->th->tid;
+	int status, r;
+
 	for (;;) {
 		long sig;
 
@@ -83,6 +93,13 @@ int interrupt_and_wait(struct ckpt_agent *a, bool from_stop, int timeout_ms, str
 	return 0;
 }
 
+int interrupt_and_wait(struct ckpt_agent *a, bool from_stop, int timeout_ms, struct ckpt_error *err)
+{
+	int r = interrupt(a, from_stop, err);
+
+	return r ? r : wait_event_stop(a, timeout_ms, err);
+}
+
 int step_syscall(struct ckpt_agent *a, struct user_regs_struct *regs, struct ckpt_error *err)
 {
 	int status, r;
@@ -103,34 +120,50 @@ int step_syscall(struct ckpt_agent *a, struct user_regs_struct *regs, struct ckp
 	return 0;
 }
 
-int call_once(struct ckpt_agent *a, struct user_regs_struct *regs, struct ckpt_error *err)
+int call_start(struct ckpt_agent *a, const struct user_regs_struct *regs, struct ckpt_error *err)
 {
 	const uint64_t all = ~0ULL;
 	pid_t tid = a->th->tid;
-	int status, r;
 
 	/*
 	 * Registers before mask: a thread that goes on with all signals blocked must
 	 * already be on its way to the agent, which gives the mask back when it leaves.
 	 */
 	if (ptrace(PTRACE_SETREGS, tid, NULL, regs) ||
-	    ptrace(PTRACE_SETSIGMASK, tid, sizeof(all), &all))
+	    ptrace(PTRACE_SETSIGMASK, tid, sizeof(all), &all) ||
+	    ptrace(PTRACE_SYSCALL, tid, NULL, 0L))
 		return ckpt_fail_sys(err, errno, "thread %d: registers", (int)tid);
-	for (int stops = 0; stops < 2;) {
-		if (ptrace(PTRACE_SYSCALL, tid, NULL, 0L))
-			return ckpt_fail_sys(err, errno, "thread %d: PTRACE_SYSCALL", (int)tid);
+	return 0;
+}
+
+int call_entered(struct ckpt_agent *a, struct ckpt_error *err)
+{
+	pid_t tid = a->th->tid;
+	int status, r;
+
+	for (;;) {
 		r = wait_stop(tid, STEP_TIMEOUT_MS, &status);
 		if (r)
 			return ckpt_fail_sys(err, r, "thread %d: a system call in its place",
 					     (int)tid);
 		if (!(status >> 16) && WSTOPSIG(status) == (SIGTRAP | 0x80))
-			stops++;
-		else if (!(status >> 16) && WSTOPSIG(status) != SIGSTOP)
+			break;
+		if (!(status >> 16) && WSTOPSIG(status) != SIGSTOP)
 			return ckpt_fail(err, EFAULT, "thread %d: %s in a system call in its place",
 					 (int)tid, strsignal(WSTOPSIG(status)));
+		a->stop_pending |= !(status >> 16);
+		if (ptrace(PTRACE_SYSCALL, tid, NULL, 0L))
+			return ckpt_fail_sys(err, errno, "thread %d: PTRACE_SYSCALL", (int)tid);
 	}
-	if (ptrace(PTRACE_GETREGS, tid, NULL, regs))
-		return ckpt_fail_sys(err, errno, "thread %d: registers", (int)tid);
-	/* where all other threads are: past the call, before user code */
-	return interrupt_and_wait(a, true, STEP_TIMEOUT_MS, err);
+	/* the call is made; the stop comes before user code, where all other threads are */
+	return interrupt(a, true, err);
+}
+
+int call_end(struct ckpt_agent *a, struct user_regs_struct *regs, struct ckpt_error *err)
+{
+	int r = wait_event_stop(a, STEP_TIMEOUT_MS, err);
+
+	if (!r && ptrace(PTRACE_GETREGS, a->th->tid, NULL, regs))
+		r = ckpt_fail_sys(err, errno, "thread %d: registers", (int)a->th->tid);
+	return r;
 }
