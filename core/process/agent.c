@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +29,7 @@
 
 #define STOP_TIMEOUT_MS 3000
 #define XSTATE_ROOM	(16u << 10) /* AMX makes it 11 KiB */
+#define SHORT_WAIT	16	    /* yields before it is worth sleeping */
 #define SCRIPT_PATIENCE 600	    /* seconds that one portion of a script may take */
 
 static long futex(uint32_t *word, int op, uint32_t val, const struct timespec *timeout)
@@ -72,12 +74,20 @@ static int handle_event(struct ckpt_agent *a, int status, struct ckpt_error *err
 	return 0;
 }
 
+static bool agent_is_done(const struct ckpt_agent *a)
+{
+	return __atomic_load_n(&a->seat->done, __ATOMIC_ACQUIRE) == a->seq;
+}
+
 int agent_wait(struct ckpt_agent *a, struct ckpt_error *err)
 {
 	const struct timespec slice = { 0, 2000000 };
 	time_t deadline = time(NULL) + SCRIPT_PATIENCE;
 	uint32_t done;
 
+	/* most scripts are short: two sleeps would cost more than they do */
+	for (int i = 0; i < SHORT_WAIT && !agent_is_done(a); i++)
+		sched_yield();
 	while ((done = __atomic_load_n(&a->seat->done, __ATOMIC_ACQUIRE)) != a->seq) {
 		int status;
 		pid_t r = waitpid(a->th->tid, &status, __WALL | WNOHANG);
@@ -419,6 +429,8 @@ int proc_agents_in(struct proc_set *ps, struct ckpt_error *err)
 	}
 	for (size_t s = 0; s < CKPT_ARRAY_SIZE(stages); s++)
 		run_stage(&stages[s], list, n, &why);
+	/* signal masks, the state, and what scripts will touch */
+	ps->phase++;
 	if (why.err)
 		*err = why;
 	return -why.err;
@@ -617,6 +629,7 @@ int proc_agents_out(struct proc_set *ps, struct ckpt_error *err)
 	for (size_t i = 0; i < ps->n; i++)
 		if (ps->tasks[i]->seg)
 			forget_segment(ps->tasks[i]);
+	ps->phase += ps->phase != 0;
 	if (first.err)
 		*err = first;
 	return -first.err;

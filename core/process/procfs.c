@@ -23,8 +23,8 @@ static int fail_read(const struct ckpt_task *t, const char *path, int e, struct 
 			     path);
 }
 
-ssize_t ckpt_proc_read(const struct ckpt_task *t, const char *path, char **out,
-		       struct ckpt_error *err)
+static ssize_t read_text(const struct ckpt_task *t, const char *path, char **out,
+			 struct ckpt_error *err)
 {
 	CKPT_AUTO_FD int fd = openat(t->procfd, path, O_RDONLY | O_CLOEXEC);
 	CKPT_AUTO_FREE char *buf = NULL;
@@ -51,6 +51,52 @@ ssize_t ckpt_proc_read(const struct ckpt_task *t, const char *path, char **out,
 	buf[len] = '\0';
 	*out = ckpt_steal_ptr(&buf);
 	return (ssize_t)len;
+}
+
+/*
+ * Where the text of that file is kept, if it is: those that nearly every plugin asks for,
+ * and that the kernel takes its time for.
+ */
+static struct kept_text *place_of(const struct ckpt_task *t, const char *path)
+{
+	struct task_node *node = node_of(t);
+	pid_t tid = t->pid;
+	int end = 0;
+
+	if (!node->ps->phase)
+		return NULL;
+	if (!strcmp(path, "stat"))
+		return &node->stat;
+	if (strcmp(path, "status") != 0 &&
+	    (sscanf(path, "task/%d/status%n", &tid, &end) != 1 || !end || path[end]))
+		return NULL;
+	for (size_t i = 0; i < t->n_threads; i++)
+		if (t->threads[i]->tid == tid)
+			return &t->threads[i]->agent->status;
+	return NULL;
+}
+
+ssize_t ckpt_proc_read(const struct ckpt_task *t, const char *path, char **out,
+		       struct ckpt_error *err)
+{
+	struct kept_text *k = place_of(t, path);
+	ssize_t n;
+
+	if (!k)
+		return read_text(t, path, out, err);
+	if (!k->text || k->phase != node_of(t)->ps->phase) {
+		free(ckpt_steal_ptr(&k->text));
+		n = read_text(t, path, &k->text, err);
+		if (n < 0)
+			return n;
+		k->len = (size_t)n;
+		k->phase = node_of(t)->ps->phase;
+	}
+	*out = malloc(k->len + 1);
+	if (!*out)
+		return fail_read(t, path, ENOMEM, err);
+	memcpy(*out, k->text, k->len + 1);
+	return (ssize_t)k->len;
 }
 
 ssize_t ckpt_proc_link(const struct ckpt_task *t, const char *path, char *buf, size_t size,

@@ -78,15 +78,19 @@ static int leave_rseq(struct ckpt_thread *th)
 	struct rseq_section cs;
 	CKPT_AUTO_FD int mem = -1;
 	struct ckpt_error ignored = { 0 };
-	uint64_t at = 0;
+	uint64_t at;
 
 	if (ptrace(PTRACE_GET_RSEQ_CONFIGURATION, th->tid, sizeof(conf), &conf) <
 		    (long)sizeof(conf) ||
 	    !conf.pointer)
 		return 0;
-	mem = ckpt_open_mem(th->task, &ignored);
 	/* struct rseq: cpu_id_start, cpu_id, then the pointer to the section */
-	if (mem < 0 || pread(mem, &at, sizeof(at), (off_t)(conf.pointer + 8)) != sizeof(at) || !at)
+	errno = 0;
+	at = (uint64_t)ptrace(PTRACE_PEEKDATA, th->tid, conf.pointer + 8, NULL);
+	if (errno || !at)
+		return 0;
+	mem = ckpt_open_mem(th->task, &ignored);
+	if (mem < 0)
 		return 0;
 	if (pread(mem, &cs, sizeof(cs), (off_t)at) != sizeof(cs) ||
 	    th->regs.rip - cs.start >= cs.length)

@@ -368,7 +368,11 @@ int proc_get_ready(struct proc_set *ps, struct ckpt_error *err)
 
 int proc_seize(struct proc_set *ps, pid_t root, struct ckpt_error *err)
 {
-	return take_root(ps, root, err);
+	int r = take_root(ps, root, err);
+
+	if (!r)
+		ps->phase = 1;
+	return r;
 }
 
 /* ---- letting go -------------------------------------------------------------------- */
@@ -475,6 +479,7 @@ int proc_release(struct proc_set *ps, enum ckpt_after after, struct ckpt_error *
 {
 	int r = 0, failed;
 
+	ps->phase = 0;
 	if (!ps->seized)
 		return 0;
 	ps->seized = false;

@@ -51,11 +51,13 @@ static void task_free(struct task_node *t)
 		if (a->final)
 			free((void *)a->final->xstate);
 		free(a->final);
+		free(a->status.text);
 		free(a->xstate);
 		free(a);
 		free(t->pub.threads[i]);
 	}
 	free(t->pub.threads);
+	free(t->stat.text);
 	if (t->mem >= 0)
 		close(t->mem);
 	fd_table_put(t->files);

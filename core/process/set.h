@@ -23,6 +23,13 @@ enum thread_state {
 	THREAD_GONE,	/* exited under us */
 };
 
+/* A file of /proc that does not change while nothing happens to the task. */
+struct kept_text {
+	char *text; /* owned */
+	size_t len;
+	unsigned phase; /* of the set, when it was read */
+};
+
 struct ckpt_agent {
 	struct ckpt_thread *th;
 	struct proc_set *ps;
@@ -37,6 +44,7 @@ struct ckpt_agent {
 	void *xstate;		/* dump: its own, read before the agent came; owned */
 	size_t xstate_len;
 	struct ckpt_final *final; /* restore; owned */
+	struct kept_text status;  /* dump: /proc/PID/task/TID/status */
 };
 
 /* restore: a descriptor table, of one task or of several that share it. */
@@ -50,7 +58,8 @@ struct fd_table {
 struct task_node {
 	struct ckpt_task pub; /* first member: a ckpt_task is a task_node */
 	struct segment *seg;  /* dump: the task's own; restore: the set's */
-	uint64_t start_time;  /* /proc/PID/stat field 22, tells a reused pid */
+	struct kept_text stat;
+	uint64_t start_time; /* /proc/PID/stat field 22, tells a reused pid */
 	struct proc_set *ps;
 	struct gadgets gadgets; /* dump */
 	int mem;		/* dump: /proc/PID/mem while agents are in, else -1 */
@@ -76,6 +85,11 @@ struct proc_set {
 	struct task_node **tasks;
 	size_t n, cap;
 	bool seized;
+	/*
+	 * dump: counts what we do to the stopped tree; 0 while it is not stopped. Within one phase
+	 * texts of /proc stay what they are.
+	 */
+	unsigned phase;
 	struct ns_table *ns;
 	struct keeper keeper;	/* dump: started before the tree stands still */
 	struct gadgets gadgets; /* dump: of the task before */

@@ -41,7 +41,8 @@ static const struct {
 struct told {
 	struct task_stack altstack;
 	uint64_t clear_tid, timer_slack;
-	uint32_t securebits, pdeath;
+	uint32_t securebits, pdeath, personality;
+	char comm[16];
 	uint32_t speculation[N_SPECULATION];
 };
 
@@ -61,7 +62,7 @@ static int ask(struct ckpt_run *run, struct ckpt_thread *th, struct told *out,
 	       struct ckpt_error *err)
 {
 	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "task.thread");
-	int stack, tid, slack, bits, pdeath, spec = 0, odd = 0, r;
+	int stack, tid, slack, bits, pdeath, name, person, spec = 0, odd = 0, r;
 
 	stack = ckpt_script_add(s, SYS_sigaltstack, CKPT_C(0), CKPT_OUT(sizeof(out->altstack)));
 	tid = ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_TID_ADDRESS), CKPT_OUT(sizeof(uint64_t)));
@@ -69,6 +70,8 @@ static int ask(struct ckpt_run *run, struct ckpt_thread *th, struct told *out,
 	bits = ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_SECUREBITS));
 	pdeath =
 		ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_PDEATHSIG), CKPT_OUT(sizeof(uint32_t)));
+	name = ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_NAME), CKPT_OUT(sizeof(out->comm)));
+	person = ckpt_script_add(s, SYS_personality, CKPT_C(0xffffffff));
 	for (size_t i = 0; i < N_SPECULATION; i++) {
 		int op = ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_SPECULATION_CTRL),
 					 CKPT_C(speculation[i]), CKPT_C(0), CKPT_C(0), CKPT_C(0));
@@ -92,6 +95,8 @@ static int ask(struct ckpt_run *run, struct ckpt_thread *th, struct told *out,
 		return r;
 	memcpy(&out->altstack, ckpt_script_out(s, stack, 1), sizeof(out->altstack));
 	memcpy(&out->clear_tid, ckpt_script_out(s, tid, 1), sizeof(out->clear_tid));
+	memcpy(out->comm, ckpt_script_out(s, name, 1), sizeof(out->comm));
+	out->personality = (uint32_t)ckpt_script_result(s, person);
 	memcpy(&out->pdeath, ckpt_script_out(s, pdeath, 1), sizeof(out->pdeath));
 	out->timer_slack = (uint64_t)ckpt_script_result(s, slack);
 	out->securebits = (uint32_t)ckpt_script_result(s, bits);
@@ -242,7 +247,7 @@ static int from_proc(struct ckpt_run *run, struct ckpt_thread *th, Ckpt__Task__T
 		     struct parts *p, struct ckpt_error *err)
 {
 	const struct ckpt_task *t = th->task;
-	CKPT_AUTO_FREE char *status = NULL, *personality_text = NULL, *comm = NULL;
+	CKPT_AUTO_FREE char *status = NULL;
 	char path[64];
 	void *head = NULL;
 	size_t len = 0;
@@ -259,22 +264,15 @@ static int from_proc(struct ckpt_run *run, struct ckpt_thread *th, Ckpt__Task__T
 		task_want(run, TASK_CREDS, t, "credentials");
 	if (p->creds.msg.no_new_privs && !task_want(run, TASK_NNP, t, "no_new_privs"))
 		p->creds.msg.no_new_privs = false;
-	task_path(path, sizeof(path), th, "personality");
-	if (ckpt_proc_read(t, path, &personality_text, err) < 0)
-		return -err->err;
-	rec->personality = (uint32_t)strtoul(personality_text, NULL, 16);
+	rec->personality = p->told.personality;
 	if (rec->personality & PER_MASK)
 		task_refuse(run, t, "personality", "execution domain",
 			    "only PER_LINUX is supported", "run it without setarch(8)");
 	if (rec->personality != (uint32_t)personality(0xffffffff) &&
 	    !task_want(run, TASK_PERSONALITY, t, "personality"))
 		rec->personality = 0;
-	task_path(path, sizeof(path), th, "comm");
-	if (ckpt_proc_read(t, path, &comm, err) < 0)
-		return -err->err;
-	comm[strcspn(comm, "\n")] = 0;
 	if (task_want(run, TASK_COMM, t, "name"))
-		snprintf(p->comm, sizeof(p->comm), "%s", comm);
+		snprintf(p->comm, sizeof(p->comm), "%.15s", p->told.comm);
 	rec->comm = p->comm;
 	if (syscall(SYS_get_robust_list, th->tid, &head, &len) < 0)
 		return ckpt_fail_sys(err, errno, "thread %d: get_robust_list(2)", th->tid);
