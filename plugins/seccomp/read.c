@@ -252,7 +252,9 @@ static pid_t outer_listener(struct ckpt_run *run)
 	while (dir && (e = readdir(dir))) {
 		pid_t pid = atoi(e->d_name);
 
-		if (pid > 0 && !ckpt_task_by_pid(run, pid) && holds_listener(dirfd(dir), pid))
+		/* ckpt itself has duplicates of the tree's descriptors */
+		if (pid > 0 && pid != getpid() && !ckpt_task_by_pid(run, pid) &&
+		    holds_listener(dirfd(dir), pid))
 			return pid;
 	}
 	return 0;
