@@ -81,6 +81,7 @@ void proc_free(struct proc_set *ps)
 	for (size_t i = 0; i < ps->n; i++)
 		task_free(ps->tasks[i]);
 	ns_free(ps->ns);
+	mount_tables_free(&ps->mounts);
 	segment_free(ps->seg);
 	keeper_stop(&ps->keeper);
 	if (ps->self_pidfd >= 0)

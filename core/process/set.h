@@ -11,6 +11,7 @@
 
 #include "agent/agent.h"
 #include "process/keeper.h"
+#include "process/mounts.h"
 #include "process/process.h"
 #include "process/segment.h"
 
@@ -91,6 +92,7 @@ struct proc_set {
 	 */
 	unsigned phase;
 	struct ns_table *ns;
+	struct mount_tables mounts;
 	struct keeper keeper;	/* dump: started before the tree stands still */
 	struct gadgets gadgets; /* dump: of the task before */
 	bool restoring;

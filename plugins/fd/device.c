@@ -23,12 +23,17 @@ static int device_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			 struct ckpt_error *err)
 {
 	struct stat st;
+	uint32_t mnt;
+	int r = fd_place_mnt(run, f, &mnt, err);
 
+	if (r < 0)
+		return r;
 	if (f->flags & ~FLAGS_OK)
 		return fd_refuse(run, f, "open-flags", "it was opened with flags unknown to ckpt",
 				 "allow the loss");
 	/* any node of that number is as good as another */
-	if (stat(f->link, &st) || !S_ISCHR(st.st_mode) || st.st_rdev != f->st.st_rdev)
+	if (ckpt_stat_in(run, mnt, f->link, false, &st) || !S_ISCHR(st.st_mode) ||
+	    st.st_rdev != f->st.st_rdev)
 		return fd_refuse(run, f, "path", "the path does not lead to that device for ckpt",
 				 "run ckpt in the same mount namespace");
 	return 0;
@@ -38,7 +43,10 @@ static int device_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			  struct ckpt_error *err)
 {
 	Ckpt__Fd__Device rec = CKPT__FD__DEVICE__INIT;
+	int r = fd_place_mnt(run, f, &rec.mnt, err);
 
+	if (r < 0)
+		return r;
 	rec.id = f->file;
 	rec.path.data = (uint8_t *)(uintptr_t)f->link;
 	rec.path.len = strlen(f->link);
@@ -54,6 +62,7 @@ static int device_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err
 	char buf[PATH_MAX];
 	const char *path;
 	struct stat st;
+	int r;
 
 	if (!rec || !file)
 		return -EBADMSG;
@@ -61,8 +70,10 @@ static int device_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err
 	if (!path || !known(rec->major, rec->minor) || file->flags & ~(uint32_t)FLAGS_OK ||
 	    file->pos < 0)
 		return ckpt_fail_image(err, "open file %u is not a valid device", id);
-	if (stat(path, &st) || !S_ISCHR(st.st_mode) ||
-	    st.st_rdev != makedev(rec->major, rec->minor))
+	r = ckpt_stat_in(run, rec->mnt, path, false, &st);
+	if (r == -EINPROGRESS)
+		return 0;
+	if (r < 0 || !S_ISCHR(st.st_mode) || st.st_rdev != makedev(rec->major, rec->minor))
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "make the device node again",
 				  "%s is not the device %u:%u", path, rec->major, rec->minor);
 	return 0;
@@ -80,9 +91,10 @@ static int device_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 	if (!path)
 		return ckpt_fail_image(err, "open file %u has no path", slot->file);
 	/* non-blocking: should the node have become another device, opening must not hang */
-	fd = open(path, (slot->flags & FLAGS_OK) | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	fd = ckpt_open_in(run, rec->mnt, path, (slot->flags & FLAGS_OK) | O_NOCTTY | O_NONBLOCK, 0,
+			  err);
 	if (fd < 0)
-		return ckpt_fail_sys(err, errno, "open(2) of %s", path);
+		return fd;
 	if (fstat(fd, &st) || st.st_rdev != makedev(rec->major, rec->minor))
 		return ckpt_fail(err, ENXIO, "%s is not the device it was", path);
 	return ckpt_steal_fd(&fd);

@@ -93,11 +93,14 @@ static int deleted_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	ssize_t len = name_length(f->link);
 	const char *dir = len < 0 ? NULL : directory_of(f->link, (size_t)len, buf, sizeof(buf));
 	struct stat st;
-	int r = fd_filesystem_survey(run, f, err);
+	int mnt = 0, r = fd_filesystem_survey(run, f, err);
 
-	if (r)
+	if (!r)
+		r = mnt = ckpt_mnt_of_fd(run, f->fd, err);
+	if (r < 0 && r != -ENOENT)
 		return r;
-	if (!dir || stat(dir, &st) || !S_ISDIR(st.st_mode) || st.st_dev != f->st.st_dev)
+	if (!dir || r == -ENOENT || ckpt_stat_in(run, (uint32_t)mnt, dir, false, &st) ||
+	    !S_ISDIR(st.st_mode) || st.st_dev != f->st.st_dev)
 		return fd_refuse(run, f, "deleted",
 				 "its directory is gone, or on another filesystem, for ckpt",
 				 "run ckpt in the same mount namespace, or allow the loss");
@@ -165,7 +168,9 @@ static int put_ghost(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	rec.dev = st.st_dev;
 	rec.ino = st.st_ino;
 	rec.seals = is_memfd(f) ? (uint32_t)fcntl(f->fd, F_GET_SEALS) : 0;
-	r = fd_xattrs_save(fd, &rec, err);
+	r = is_memfd(f) ? 0 : fd_place_mnt(run, f, &rec.mnt, err);
+	if (!r)
+		r = fd_xattrs_save(fd, &rec, err);
 	if (!r)
 		r = fd_content_save(run, fd, &rec, err);
 	if (!r)
@@ -253,7 +258,10 @@ static int deleted_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 	if (!fd_image_path(&g->name, path, sizeof(path)) || g->seals)
 		return ckpt_fail_image(err, "file %u is not a valid deleted file", id);
 	directory_of(path, g->name.len, dir, sizeof(dir));
-	if (stat(dir, &st) || !S_ISDIR(st.st_mode))
+	r = ckpt_stat_in(run, g->mnt, dir, false, &st);
+	if (r == -EINPROGRESS)
+		return 0;
+	if (r < 0 || !S_ISDIR(st.st_mode))
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "make the directory again",
 				  "%s, where a deleted file was, is not there", dir);
 	return 0;
@@ -348,28 +356,31 @@ static int make_tmpfile(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, const ch
  */
 static int make_deleted(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, struct ckpt_error *err)
 {
-	char path[PATH_MAX], dir[PATH_MAX], other[PATH_MAX + 64];
-	const char *name = fd_image_path(&g->name, path, sizeof(path));
+	char path[PATH_MAX], dir[PATH_MAX], name[PATH_MAX + 64];
 	const Ckpt__Fd__File *file = tmpfile_of(run, g);
-	CKPT_AUTO_FD int fd = -1;
+	CKPT_AUTO_FD int fd = -1, at = -1;
 	int r;
 
-	if (!name)
+	if (!fd_image_path(&g->name, path, sizeof(path)))
 		return ckpt_fail_image(err, "file %u has no path", g->id);
 	directory_of(path, g->name.len, dir, sizeof(dir));
+	at = ckpt_open_in(run, g->mnt, dir, O_PATH | O_DIRECTORY, 0, err);
+	if (at < 0)
+		return at;
+	snprintf(dir, sizeof(dir), "/proc/self/fd/%d", at);
 	if (file)
 		return make_tmpfile(run, g, dir, file, err);
+	snprintf(name, sizeof(name), "%s%s", dir, strrchr(path, '/'));
 	fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0 && errno == EEXIST) {
-		snprintf(other, sizeof(other), "%s/.ckpt-%d-%u", dir, getpid(), g->id);
-		name = other;
+		snprintf(name, sizeof(name), "%s/.ckpt-%d-%u", dir, getpid(), g->id);
 		fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	}
 	if (fd < 0)
-		return ckpt_fail_sys(err, errno, "making the deleted file %s", name);
+		return ckpt_fail_sys(err, errno, "making the deleted file %s", path);
 	r = open_ends(run, g, name, err);
 	if (unlink(name) && !r)
-		r = ckpt_fail_sys(err, errno, "deleting %s again", name);
+		r = ckpt_fail_sys(err, errno, "deleting %s again", path);
 	return r ? r : ckpt_steal_fd(&fd);
 }
 

@@ -4,6 +4,7 @@
 #define FD_INTERNAL_H
 
 #include <ckpt/fd.h>
+#include <ckpt/mnt.h>
 #include <ckpt/pid.h>
 #include <ckpt/plugin.h>
 
@@ -218,7 +219,10 @@ int fd_stash_take(struct fd_state *st, uint32_t id);
 /* ---- paths ------------------------------------------------------------------------ */
 
 /* Refuse a file whose link is no path that leads to it, for ckpt. 0: it does. */
-int fd_place_survey(struct ckpt_run *run, const struct ckpt_fd_found *f);
+int fd_place_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err);
+/* The mount namespace in which the path holds. */
+int fd_place_mnt(struct ckpt_run *run, const struct ckpt_fd_found *f, uint32_t *mnt,
+		 struct ckpt_error *err);
 /* Refuse files on filesystems of the kernel's own making. 0: an ordinary one. */
 int fd_filesystem_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			 struct ckpt_error *err);

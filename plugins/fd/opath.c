@@ -20,20 +20,23 @@ static int opath_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, str
 		return fd_refuse(run, f, "open-flags", "it was opened with flags unknown to ckpt",
 				 "allow the loss");
 	r = fd_filesystem_survey(run, f, err);
-	return r ? r : fd_place_survey(run, f);
+	return r ? r : fd_place_survey(run, f, err);
 }
 
 static int opath_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			 struct ckpt_error *err)
 {
 	Ckpt__Fd__Opath rec = CKPT__FD__OPATH__INIT;
+	int r = fd_place_mnt(run, f, &rec.mnt, err);
 
+	if (r < 0)
+		return r;
 	rec.id = f->file;
 	rec.path.data = (uint8_t *)(uintptr_t)f->link;
 	rec.path.len = strlen(f->link);
 	rec.type = f->st.st_mode & S_IFMT;
-	rec.dev = f->st.st_dev;
-	rec.ino = f->st.st_ino;
+	rec.dev = rec.mnt ? 0 : f->st.st_dev;
+	rec.ino = rec.mnt ? 0 : f->st.st_ino;
 	return ckpt_record_put(run, FD_OPATH, &rec.base, err);
 }
 
@@ -44,6 +47,7 @@ static int opath_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 	char buf[PATH_MAX];
 	const char *path;
 	struct stat st;
+	int r;
 
 	if (!rec || !file)
 		return -EBADMSG;
@@ -51,9 +55,12 @@ static int opath_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 	if (!path || !(file->flags & O_PATH) || file->flags & ~(uint32_t)FLAGS_OK || file->pos ||
 	    (rec->type == S_IFLNK && !(file->flags & O_NOFOLLOW)))
 		return ckpt_fail_image(err, "open file %u is not a valid O_PATH descriptor", id);
-	if (lstat(path, &st))
+	r = ckpt_stat_in(run, rec->mnt, path, true, &st);
+	if (r == -EINPROGRESS)
+		return 0;
+	if (r < 0)
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "put it back where it was", "%s: %s", path,
-				  ckpt_errno_name(errno));
+				  ckpt_errno_name(r));
 	if ((st.st_mode & S_IFMT) != rec->type)
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "put it back where it was",
 				  "%s is of another type than it was", path);
@@ -70,9 +77,9 @@ static int opath_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, str
 
 	if (!path)
 		return ckpt_fail_image(err, "open file %u has no path", slot->file);
-	fd = open(path, (slot->flags & FLAGS_OK) | O_PATH | O_CLOEXEC);
+	fd = ckpt_open_in(run, rec->mnt, path, (slot->flags & FLAGS_OK) | O_PATH, 0, err);
 	if (fd < 0)
-		return ckpt_fail_sys(err, errno, "open(2) of %s with O_PATH", path);
+		return fd;
 	if (fstat(fd, &st) || (st.st_mode & S_IFMT) != rec->type)
 		return ckpt_fail(err, EIO, "%s is no longer what it was", path);
 	return ckpt_steal_fd(&fd);

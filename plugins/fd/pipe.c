@@ -29,7 +29,7 @@ static bool fifo_match(const struct ckpt_fd_found *f)
 
 static int pipe_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
 {
-	int r = fifo_match(f) ? fd_place_survey(run, f) : 0;
+	int r = fifo_match(f) ? fd_place_survey(run, f, err) : 0;
 
 	if (r)
 		return r;
@@ -162,8 +162,12 @@ static int put_pipe(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	rec.id = f->file;
 	rec.owner = &owner;
 	rec.ends = ends;
-	if (fifo_match(f))
+	if (fifo_match(f)) {
 		rec.path = (ProtobufCBinaryData){ strlen(f->link), (uint8_t *)(uintptr_t)f->link };
+		r = fd_place_mnt(run, f, &rec.mnt, err);
+		if (r < 0)
+			return r;
+	}
 	for (size_t i = 0; i < n; i++) {
 		if (files[i]->out)
 			continue;
@@ -212,10 +216,14 @@ static int check_fifo(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, struct ckpt
 	char buf[PATH_MAX];
 	const char *path = fd_image_path(&p->path, buf, sizeof(buf));
 	struct stat st;
+	int r;
 
 	if (!path)
 		return ckpt_fail_image(err, "the FIFO %u has no valid path", p->id);
-	if (lstat(path, &st) || !S_ISFIFO(st.st_mode))
+	r = ckpt_stat_in(run, p->mnt, path, true, &st);
+	if (r == -EINPROGRESS)
+		return 0;
+	if (r < 0 || !S_ISFIFO(st.st_mode))
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "make it again: mkfifo",
 				  "%s is not a FIFO", path);
 	return 0;
@@ -326,7 +334,8 @@ static int make_ends(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, int ends[2],
  * pipe(2)'s two ends, or one of a FIFO that never waits. Who has the FIFO open for both
  * ways keeps it alive until all its ends are there.
  */
-static int open_ends(const Ckpt__Fd__Pipe *p, int ends[2], struct ckpt_error *err)
+static int open_ends(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, int ends[2],
+		     struct ckpt_error *err)
 {
 	char buf[PATH_MAX];
 	const char *path;
@@ -336,9 +345,13 @@ static int open_ends(const Ckpt__Fd__Pipe *p, int ends[2], struct ckpt_error *er
 	if (!p->path.len)
 		return pipe2(ends, O_CLOEXEC) ? ckpt_fail_sys(err, errno, "pipe2(2)") : 0;
 	path = fd_image_path(&p->path, buf, sizeof(buf));
-	ends[0] = path ? open(path, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC) : -1;
-	if (ends[0] < 0 || fstat(ends[0], &st))
-		return ckpt_fail_sys(err, errno, "opening the FIFO %s", path ? path : "");
+	if (!path)
+		return ckpt_fail_image(err, "the FIFO %u has no valid path", p->id);
+	ends[0] = ckpt_open_in(run, p->mnt, path, O_RDWR | O_NONBLOCK | O_NOFOLLOW, 0, err);
+	if (ends[0] < 0)
+		return ends[0];
+	if (fstat(ends[0], &st))
+		return ckpt_fail_sys(err, errno, "fstat(2)");
 	if (!S_ISFIFO(st.st_mode))
 		return ckpt_fail(err, EIO, "%s is no longer a FIFO", path);
 	if (ioctl(ends[0], FIONREAD, &queued) || queued)
@@ -351,7 +364,7 @@ static int make_pipe(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, struct ckpt_
 {
 	CKPT_AUTO_FD int rd = -1;
 	CKPT_AUTO_FD int wr = -1;
-	int ends[2] = { -1, -1 }, r = open_ends(p, ends, err);
+	int ends[2] = { -1, -1 }, r = open_ends(run, p, ends, err);
 
 	if (!r && (uint32_t)fcntl(ends[1], F_GETPIPE_SZ) != p->capacity &&
 	    fcntl(ends[1], F_SETPIPE_SZ, p->capacity) < 0)

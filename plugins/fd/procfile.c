@@ -84,7 +84,7 @@ static int proc_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, stru
 			 pid);
 		return fd_refuse(run, f, "special-filesystem", reason, hint);
 	}
-	return fd_place_survey(run, f);
+	return fd_place_survey(run, f, err);
 }
 
 static int proc_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)

@@ -50,10 +50,28 @@ static bool regular_match(const struct ckpt_fd_found *f)
 	       !fd_below_proc(f) && !fd_is_ghost(f) && strncmp(f->link, "/secretmem", 10) != 0;
 }
 
-int fd_place_survey(struct ckpt_run *run, const struct ckpt_fd_found *f)
+int fd_place_mnt(struct ckpt_run *run, const struct ckpt_fd_found *f, uint32_t *mnt,
+		 struct ckpt_error *err)
+{
+	int r = ckpt_mnt_of_fd(run, f->fd, err);
+
+	if (r == -ENOENT)
+		return ckpt_fail(err, ENOENT, "the mount of %s is in no mount namespace", f->link);
+	*mnt = r < 0 ? 0 : (uint32_t)r;
+	return r < 0 ? r : 0;
+}
+
+int fd_place_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
 {
 	struct stat st;
 	char reason[160];
+	int mnt = ckpt_mnt_of_fd(run, f->fd, err);
+
+	if (mnt == -ENOENT)
+		return fd_refuse(run, f, "detached-mount", "its mount is in no mount namespace",
+				 "let the program close what it opened before unmounting");
+	if (mnt < 0)
+		return mnt;
 
 	/* a directory keeps one link when it is removed on some filesystems: the name decides */
 	if (!f->st.st_nlink)
@@ -61,7 +79,7 @@ int fd_place_survey(struct ckpt_run *run, const struct ckpt_fd_found *f)
 				 "only regular files are saved when they were deleted",
 				 "allow the loss, or let the program close it");
 	/* O_PATH has symbolic links too; a link of /proc leads to none */
-	if (lstat(f->link, &st))
+	if (ckpt_stat_in(run, (uint32_t)mnt, f->link, true, &st))
 		return fd_refuse(run, f, "path", "the path does not lead to the file for ckpt",
 				 "run ckpt in the same mount namespace; files that were renamed "
 				 "away or deleted are not saved yet");
@@ -110,19 +128,23 @@ static int regular_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 		return fd_refuse(run, f, "open-flags", reason, "allow the loss");
 	}
 	r = fd_filesystem_survey(run, f, err);
-	return r ? r : fd_place_survey(run, f);
+	return r ? r : fd_place_survey(run, f, err);
 }
 static int regular_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			   struct ckpt_error *err)
 {
 	Ckpt__Fd__Regular rec = CKPT__FD__REGULAR__INIT;
+	int r = fd_place_mnt(run, f, &rec.mnt, err);
 
+	if (r < 0)
+		return r;
 	rec.id = f->file;
 	rec.path.data = (uint8_t *)(uintptr_t)f->link;
 	rec.path.len = strlen(f->link);
 	rec.type = f->st.st_mode & S_IFMT;
-	rec.dev = f->st.st_dev;
-	rec.ino = f->st.st_ino;
+	/* a filesystem of the tree's own gets new numbers */
+	rec.dev = rec.mnt ? 0 : f->st.st_dev;
+	rec.ino = rec.mnt ? 0 : f->st.st_ino;
 	if (S_ISREG(f->st.st_mode))
 		rec.size = (uint64_t)f->st.st_size;
 	rec.mtime_ns = f->st.st_mtim.tv_sec * 1000000000LL + f->st.st_mtim.tv_nsec;
@@ -157,6 +179,7 @@ static int regular_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 	const char *path, *what;
 	char buf[PATH_MAX];
 	struct stat st;
+	int r;
 
 	if (!rec || !file)
 		return -EBADMSG;
@@ -164,9 +187,12 @@ static int regular_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 	if (!path || (rec->type != S_IFREG && rec->type != S_IFDIR) ||
 	    file->flags & ~(uint32_t)FLAGS_OK || file->pos < 0)
 		return ckpt_fail_image(err, "open file %u is not a valid regular file", id);
-	if (stat(path, &st))
+	r = ckpt_stat_in(run, rec->mnt, path, false, &st);
+	if (r == -EINPROGRESS)
+		return 0;
+	if (r < 0)
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "put the file back where it was", "%s: %s",
-				  path, ckpt_errno_name(errno));
+				  path, ckpt_errno_name(r));
 	if ((st.st_mode & S_IFMT) != rec->type)
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "put the file back where it was",
 				  "%s is no longer a %s", path,
@@ -191,9 +217,9 @@ static int regular_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 
 	if (!path)
 		return ckpt_fail_image(err, "open file %u has no path", slot->file);
-	fd = open(path, (slot->flags & FLAGS_OK) | O_CLOEXEC | O_NOCTTY);
+	fd = ckpt_open_in(run, rec->mnt, path, (slot->flags & FLAGS_OK) | O_NOCTTY, 0, err);
 	if (fd < 0)
-		return ckpt_fail_sys(err, errno, "open(2) of %s with flags %#o", path, slot->flags);
+		return ckpt_wrap(err, "flags %#o", slot->flags);
 	if (fstat(fd, &st) || (st.st_mode & S_IFMT) != rec->type)
 		return ckpt_fail(err, EIO, "%s is no longer what it was", path);
 	return ckpt_steal_fd(&fd);

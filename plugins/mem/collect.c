@@ -24,8 +24,12 @@ static int put_files(struct source *s, struct ckpt_error *err)
 			continue;
 		m.id = (uint32_t)i + 1;
 		m.path = f->path;
-		m.dev = f->st.st_dev;
-		m.ino = f->st.st_ino;
+		m.mnt = f->mnt;
+		/* a filesystem of the tree's own gets new numbers */
+		if (!f->mnt || f->ghost) {
+			m.dev = f->st.st_dev;
+			m.ino = f->st.st_ino;
+		}
 		m.size = (uint64_t)f->st.st_size;
 		m.mtime_ns = f->st.st_mtim.tv_sec * 1000000000ll + f->st.st_mtim.tv_nsec;
 		if (f->ghost) {

@@ -79,7 +79,7 @@ static void mark_bad(struct mem_file *f, const char *feature, const char *reason
 }
 
 /* Can this file be found again by its path? */
-static void judge(struct mem_file *f)
+static void judge(struct mem_state *st, struct mem_file *f, bool placed)
 {
 	struct stat now;
 
@@ -88,10 +88,10 @@ static void judge(struct mem_file *f)
 			 "stop the program that uses the device, or load a plugin that handles it");
 		return;
 	}
-	if (f->path[0] == '/' && !stat(f->path, &now) && now.st_dev == f->st.st_dev &&
-	    now.st_ino == f->st.st_ino)
+	if (placed && f->path[0] == '/' && !ckpt_stat_in(st->run, f->mnt, f->path, false, &now) &&
+	    now.st_dev == f->st.st_dev && now.st_ino == f->st.st_ino)
 		return;
-	f->ghost = mem_ghost_kind(f);
+	f->ghost = mem_ghost_kind(st->run, f);
 	if (f->ghost)
 		return;
 	if (!f->st.st_nlink)
@@ -105,14 +105,15 @@ static void judge(struct mem_file *f)
 			 "undo the renaming or mounting that hides it, or restart the program");
 }
 
-static int file_add(struct mem_state *st, const char *path, const struct stat *sb, size_t *index,
-		    struct ckpt_error *err)
+static int file_add(struct mem_state *st, const char *path, const struct stat *sb, int mnt,
+		    size_t *index, struct ckpt_error *err)
 {
+	const uint32_t place = mnt < 0 ? 0 : (uint32_t)mnt;
 	struct mem_file *f;
 
 	for (size_t i = 0; i < st->n_files; i++) {
 		f = &st->files[i];
-		if (f->st.st_ino == sb->st_ino && f->st.st_dev == sb->st_dev &&
+		if (f->st.st_ino == sb->st_ino && f->st.st_dev == sb->st_dev && f->mnt == place &&
 		    !strcmp(f->seen, path)) {
 			*index = i;
 			return 0;
@@ -128,22 +129,24 @@ static int file_add(struct mem_state *st, const char *path, const struct stat *s
 		st->cap_files = cap;
 	}
 	f = &st->files[st->n_files];
-	*f = (struct mem_file){ .st = *sb, .path = strdup(path), .seen = strdup(path) };
+	*f = (struct mem_file){
+		.st = *sb, .path = strdup(path), .seen = strdup(path), .mnt = place
+	};
 	if (!f->path || !f->seen)
 		return ckpt_fail(err, ENOMEM, "out of memory");
-	judge(f);
+	judge(st, f, mnt >= 0);
 	*index = st->n_files++;
 	return 0;
 }
 
 /* The same path, in a table that most programs fill with neighbours: look from the end. */
-static struct mem_file *known(struct mem_state *st, const struct mem_vma *v)
+static struct mem_file *known(struct mem_state *st, const struct mem_vma *v, uint32_t mnt)
 {
 	for (size_t i = st->n_files; i--;) {
 		struct mem_file *f = &st->files[i];
 
-		if (f->mapped && f->ino == v->ino && f->minor == v->minor && f->major == v->major &&
-		    !strcmp(f->maps_path, v->path))
+		if (f->mapped && f->seen_in == mnt && f->ino == v->ino && f->minor == v->minor &&
+		    f->major == v->major && !strcmp(f->maps_path, v->path))
 			return f;
 	}
 	return NULL;
@@ -170,6 +173,15 @@ static int open_ghost(struct mem_state *st, struct mem_file *f, int dir, const c
 	return mem_shared_add(st, &s, &f->content, err);
 }
 
+/* As ckpt_mnt_of_fd(); devices are opened as a place only. */
+static int place_of(struct mem_state *st, int dir, const char *link, struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int fd = openat(dir, link, O_PATH | O_CLOEXEC);
+
+	return fd < 0 ? ckpt_fail_sys(err, errno, "opening %s", link)
+		      : ckpt_mnt_of_fd(st->run, fd, err);
+}
+
 static int look_at(struct mem_state *st, const struct ckpt_task *t, const char *link, size_t *index,
 		   struct ckpt_error *err)
 {
@@ -192,7 +204,10 @@ static int look_at(struct mem_state *st, const struct ckpt_task *t, const char *
 		return ckpt_fail_sys(err, errno, "/proc/%d/%s", t->pid, link);
 	}
 	path[len] = 0;
-	r = file_add(st, path, &sb, index, err);
+	r = place_of(st, dir, link, err);
+	if (r < 0 && r != -ENOENT)
+		return r;
+	r = file_add(st, path, &sb, r, index, err);
 	return r < 0 ? r : open_ghost(st, &st->files[*index], dir, link, err);
 }
 
@@ -205,7 +220,8 @@ static void answer(struct mem_state *st, size_t i, uint32_t *id, const struct me
 int mem_file_of(struct mem_state *st, const struct ckpt_task *t, const struct mem_vma *v,
 		uint32_t *id, const struct mem_file **bad, struct ckpt_error *err)
 {
-	struct mem_file *f = known(st, v);
+	const uint32_t mnt = ckpt_ns_of_task(st->run, t, CKPT_NS_MNT)->id;
+	struct mem_file *f = known(st, v, mnt);
 	char link[64];
 	size_t i;
 	int r;
@@ -221,6 +237,7 @@ int mem_file_of(struct mem_state *st, const struct ckpt_task *t, const struct me
 	f = &st->files[i];
 	if (!f->mapped) {
 		f->mapped = true;
+		f->seen_in = mnt;
 		f->major = v->major;
 		f->minor = v->minor;
 		f->ino = v->ino;

@@ -42,7 +42,7 @@ static void directory_of(const char *path, char *dir, size_t size)
 	snprintf(dir, size, "%.*s", slash > path ? (int)(slash - path) : 1, path);
 }
 
-enum mem_ghost mem_ghost_kind(struct mem_file *f)
+enum mem_ghost mem_ghost_kind(struct ckpt_run *run, struct mem_file *f)
 {
 	static const char deleted[] = " (deleted)";
 	const size_t len = strlen(f->path), tail = sizeof(deleted) - 1;
@@ -59,8 +59,8 @@ enum mem_ghost mem_ghost_kind(struct mem_file *f)
 	}
 	f->path[len - tail] = 0;
 	directory_of(f->path, dir, sizeof(dir));
-	if (f->path[0] == '/' && !stat(dir, &st) && S_ISDIR(st.st_mode) &&
-	    st.st_dev == f->st.st_dev)
+	if (f->path[0] == '/' && !ckpt_stat_in(run, f->mnt, dir, false, &st) &&
+	    S_ISDIR(st.st_mode) && st.st_dev == f->st.st_dev)
 		return MEM_DELETED;
 	f->path[len - tail] = ' ';
 	return MEM_NO_GHOST;
@@ -164,6 +164,7 @@ int mem_ghost_plan(struct ckpt_run *run, const struct mem_image *im, const mem_f
 	char dir[PATH_MAX];
 	struct holder h;
 	struct stat st;
+	int r;
 
 	if (f->ghost > MEM_DELETED || !s || f->mode & ~07777u || f->seals & ~0x3fu ||
 	    f->size > INT64_MAX || s->size < f->size || strlen(f->path) >= PATH_MAX)
@@ -182,7 +183,8 @@ int mem_ghost_plan(struct ckpt_run *run, const struct mem_image *im, const mem_f
 		return ckpt_fail_image(err, "file %u: '%s' is not an absolute path", f->id,
 				       f->path);
 	directory_of(f->path, dir, sizeof(dir));
-	if (!open && (stat(dir, &st) < 0 || !S_ISDIR(st.st_mode)))
+	r = open ? -EINPROGRESS : ckpt_stat_in(run, f->mnt, dir, false, &st);
+	if (r != -EINPROGRESS && (r < 0 || !S_ISDIR(st.st_mode)))
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "make the directory",
 				  "deleted file %s: its directory is not there", f->path);
 	return 0;
@@ -202,24 +204,29 @@ static int make_memfd(const mem_file_rec *f, struct ckpt_error *err)
 }
 
 /* Under its old name, so that /proc shows the same; under another if that is taken by now. */
-static int make_deleted(const mem_file_rec *f, struct ckpt_error *err)
+static int make_deleted(struct ckpt_run *run, const mem_file_rec *f, struct ckpt_error *err)
 {
 	const int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-	char dir[PATH_MAX], other[PATH_MAX + 64];
-	const char *name = f->path;
-	int fd = open(name, flags, 0600);
+	char dir[PATH_MAX], name[64];
+	CKPT_AUTO_FD int at = -1;
+	const char *last = strrchr(f->path, '/') + 1;
+	int fd;
 
+	directory_of(f->path, dir, sizeof(dir));
+	at = ckpt_open_in(run, f->mnt, dir, O_PATH | O_DIRECTORY, 0, err);
+	if (at < 0)
+		return at;
+	fd = openat(at, last, flags, 0600);
 	if (fd < 0 && errno == EEXIST) {
-		directory_of(f->path, dir, sizeof(dir));
-		snprintf(other, sizeof(other), "%s/.ckpt-%d-map-%u", dir, getpid(), f->id);
-		name = other;
-		fd = open(name, flags, 0600);
+		snprintf(name, sizeof(name), ".ckpt-%d-map-%u", getpid(), f->id);
+		last = name;
+		fd = openat(at, last, flags, 0600);
 	}
 	if (fd < 0)
-		return ckpt_fail_sys(err, errno, "making the deleted file %s", name);
-	if (!unlink(name))
+		return ckpt_fail_sys(err, errno, "making the deleted file %s", f->path);
+	if (!unlinkat(at, last, 0))
 		return fd;
-	ckpt_fail_sys(err, errno, "deleting %s again", name);
+	ckpt_fail_sys(err, errno, "deleting %s again", f->path);
 	close(fd);
 	return -err->err;
 }
@@ -242,7 +249,7 @@ int mem_ghost_make(struct ckpt_run *run, const mem_file_rec *f, bool open, struc
 
 	if (open)
 		return get_open(run, f, err);
-	fd = f->ghost == MEM_MEMFD ? make_memfd(f, err) : make_deleted(f, err);
+	fd = f->ghost == MEM_MEMFD ? make_memfd(f, err) : make_deleted(run, f, err);
 	if (fd < 0)
 		return fd;
 	if (fchown(fd, f->uid, f->gid) || fchmod(fd, f->mode) || ftruncate(fd, (off_t)f->size))

@@ -13,6 +13,7 @@ int mem_state_get(struct ckpt_run *run, struct mem_state **out, struct ckpt_erro
 		st = calloc(1, sizeof(*st));
 		if (!st)
 			return ckpt_fail(err, ENOMEM, "out of memory");
+		st->run = run;
 		ckpt_state_set(run, st);
 	}
 	*out = st;

@@ -35,17 +35,16 @@ int mem_lend(struct mem_lender *l, struct ckpt_script *s, size_t slot, int fd)
 	return f->op;
 }
 
-int mem_lend_file(struct mem_lender *l, struct ckpt_script *s, size_t slot, const char *path,
-		  int flags, struct ckpt_error *err)
+int mem_lend_file(struct mem_lender *l, struct ckpt_script *s, size_t slot, uint32_t mnt,
+		  const char *path, int flags, struct ckpt_error *err)
 {
 	struct mem_lent *f = &l->slot[slot];
 
 	if (f->op >= 0)
 		return f->op;
-	f->fd = open(path, flags | O_CLOEXEC);
+	f->fd = ckpt_open_in(l->run, mnt, path, flags, 0, err);
 	if (f->fd < 0)
-		return ckpt_fail_sys(err, errno, "open %s for %s", path,
-				     flags & O_RDWR ? "writing" : "reading");
+		return ckpt_wrap(err, "for %s", flags & O_RDWR ? "writing" : "reading");
 	return mem_lend(l, s, slot, f->fd);
 }
 

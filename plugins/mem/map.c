@@ -47,9 +47,10 @@ static int lend_opened(struct mapper *m, size_t slot, uint32_t id, int flags,
 	char path[32];
 
 	if (!f->ghost)
-		return mem_lend_file(&m->lend, m->j.s, slot, f->path, flags | O_NOFOLLOW, err);
+		return mem_lend_file(&m->lend, m->j.s, slot, f->mnt, f->path, flags | O_NOFOLLOW,
+				     err);
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", m->shared_fds[f->content - 1]);
-	return mem_lend_file(&m->lend, m->j.s, slot, path, flags, err);
+	return mem_lend_file(&m->lend, m->j.s, slot, 0, path, flags, err);
 }
 
 static int lend_file(struct mapper *m, uint32_t id, bool write, struct ckpt_error *err)

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <sys/uio.h>
 
+#include <ckpt/mnt.h>
 #include <ckpt/plugin.h>
 #include <ckpt/vma.h>
 
@@ -180,6 +181,8 @@ enum mem_ghost { MEM_NO_GHOST, MEM_MEMFD, MEM_DELETED };
 
 struct mem_file {
 	char *path, *seen; /* the second as /proc says it */
+	uint32_t mnt;	   /* the mount namespace that the path is in */
+	uint32_t seen_in;  /* that of the task where it was found */
 	enum mem_ghost ghost;
 	uint32_t content, seals; /* of a ghost: its shared object */
 	struct stat st;
@@ -217,6 +220,7 @@ struct mem_space {
 };
 
 struct mem_state {
+	struct ckpt_run *run;
 	/* dump and verify */
 	struct mem_space *spaces;
 	size_t n_spaces;
@@ -260,7 +264,7 @@ int mem_open_map_file(const struct ckpt_task *t, const struct mem_vma *v, int fl
 /* ---- files without a name (ghost.c) ---------------------------------------------------- */
 
 /* What a file is whose path leads nowhere; if it is a ghost, its path is made that of before. */
-enum mem_ghost mem_ghost_kind(struct mem_file *f);
+enum mem_ghost mem_ghost_kind(struct ckpt_run *run, struct mem_file *f);
 /* Does the plugin fd save it? Known after the collecting. */
 bool mem_ghost_is_open(struct ckpt_run *run, const struct stat *st);
 int mem_ghost_plan(struct ckpt_run *run, const struct mem_image *im, const mem_file_rec *f,
@@ -358,8 +362,8 @@ int mem_lend_init(struct mem_lender *l, struct ckpt_run *run, struct ckpt_task *
 /* The operation whose result is the descriptor; appended to the script on first use. */
 int mem_lend(struct mem_lender *l, struct ckpt_script *s, size_t slot, int fd);
 /* As above, of a file that is opened for it: O_RDONLY or O_RDWR, O_NOFOLLOW. */
-int mem_lend_file(struct mem_lender *l, struct ckpt_script *s, size_t slot, const char *path,
-		  int flags, struct ckpt_error *err);
+int mem_lend_file(struct mem_lender *l, struct ckpt_script *s, size_t slot, uint32_t mnt,
+		  const char *path, int flags, struct ckpt_error *err);
 /* Append the closing of everything fetched; the engine's own are closed after the run, by drop. */
 void mem_lend_end(struct mem_lender *l, struct ckpt_script *s);
 void mem_lend_drop(struct mem_lender *l);

@@ -43,16 +43,20 @@ static int plan_file(struct plan *p, const mem_file_rec *f, struct ckpt_error *e
 {
 	struct stat st;
 	const char *what = NULL;
+	int r;
 
 	if (f->ghost)
 		return mem_ghost_plan(p->run, p->im, f, err);
 	if (f->path[0] != '/')
 		return ckpt_fail_image(err, "file %u: '%s' is not an absolute path", f->id,
 				       f->path);
-	if (stat(f->path, &st) < 0)
+	r = ckpt_stat_in(p->run, f->mnt, f->path, false, &st);
+	if (r == -EINPROGRESS)
+		return 0;
+	if (r < 0)
 		return ckpt_unmet(p->run, CKPT_EXIT_FAILED,
 				  "bring the file back as it was at the dump", "mapped file %s: %s",
-				  f->path, ckpt_errno_name(errno));
+				  f->path, ckpt_errno_name(r));
 	if (!S_ISREG(st.st_mode))
 		what = "it is not a regular file";
 	else if (!ckpt_opt_bool(p->run, "check-files"))

@@ -30,7 +30,7 @@ static const struct ckpt_step steps[] = {
 	{ CKPT_RESTORE, "make", "make the namespaces, owners first", LIST("planned"),
 	  LIST("namespaces-made"), NULL, ns_make, NULL },
 	{ CKPT_RESTORE, "join", "tasks join all but the user namespace", LIST("tasks-made"),
-	  LIST("tasks-placed"), NULL, ns_join, NULL },
+	  LIST("tasks-placed"), LIST("mnt.make"), ns_join, NULL },
 	{ CKPT_RESTORE, "join-threads", "threads that are elsewhere", LIST("threads-made"),
 	  LIST("sealed"), NULL, ns_join_threads, NULL },
 	{ CKPT_RESTORE, "settle", "what the making of the tasks has moved", LIST("ns.join-threads"),

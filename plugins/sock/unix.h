@@ -5,6 +5,7 @@
 
 #include "internal.h"
 
+#include <ckpt/mnt.h>
 #include <limits.h>
 #include <sys/un.h>
 
@@ -20,6 +21,7 @@ struct sock_name {
 	size_t len; /* of the path without NUL, or of the abstract name without its leading NUL */
 	bool abstract;
 	bool present; /* its file is there, and this socket's */
+	uint32_t mnt; /* the mount namespace of the file */
 	struct stat st;
 	char dir[PATH_MAX];
 	Ckpt__Sock__UnixName rec;
@@ -32,7 +34,7 @@ bool sock_name_take(const struct sockaddr_un *a, size_t len, struct sock_name *n
 int sock_name_read(int fd, bool peer, struct sock_name *n);
 bool sock_name_same(const struct sock_name *a, const struct sock_name *b);
 /* Find the file of a name read from a socket that was bound to it. */
-bool sock_name_locate(int fd, struct sock_name *n);
+bool sock_name_locate(struct ckpt_run *run, int fd, struct sock_name *n);
 /* An O_PATH descriptor of the file that the socket is bound to, or -1. */
 int sock_unix_file(int fd);
 /* Refuse a socket with a name that cannot be bound again. 0: fine. */

@@ -45,7 +45,7 @@ static int unix_dgram_collect(struct ckpt_run *run, const struct ckpt_fd_found *
 		return ckpt_fail(err, EPROTO, "reading a unix socket");
 	rec.form = SOCK_FREE_DGRAM;
 	if (sock_name_read(f->fd, false, &own) == 1) {
-		sock_name_locate(f->fd, &own);
+		sock_name_locate(run, f->fd, &own);
 		rec.name = (Ckpt__Sock__UnixName *)(uintptr_t)sock_name_record(&own);
 	}
 	if (!sock_end_peer(run, f, d) && sock_name_read(f->fd, true, &peer) == 1)

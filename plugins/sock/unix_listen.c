@@ -41,7 +41,7 @@ static int unix_listen_collect(struct ckpt_run *run, const struct ckpt_fd_found 
 
 	if (!d || sock_name_read(f->fd, false, &n) != 1)
 		return ckpt_fail(err, EPROTO, "reading a listening unix socket");
-	sock_name_locate(f->fd, &n);
+	sock_name_locate(run, f->fd, &n);
 	rec.id = f->file;
 	rec.type = (uint32_t)f->type;
 	rec.name = (Ckpt__Sock__UnixName *)(uintptr_t)sock_name_record(&n);

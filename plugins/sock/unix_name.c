@@ -53,15 +53,16 @@ int sock_unix_file(int fd)
 	return ioctl(fd, SIOCUNIXFILE);
 }
 
-static bool leads_to(const char *path, const struct stat *st)
+static bool leads_to(struct ckpt_run *run, uint32_t mnt, const char *path, const struct stat *st)
 {
 	struct stat now;
 
-	return !stat(path, &now) && st->st_dev == now.st_dev && st->st_ino == now.st_ino;
+	return !ckpt_stat_in(run, mnt, path, false, &now) && st->st_dev == now.st_dev &&
+	       st->st_ino == now.st_ino;
 }
 
 /* Where a relative name begins. false: its file is somewhere where that cannot be told. */
-static bool locate_relative(int file, struct sock_name *n)
+static bool locate_relative(struct ckpt_run *run, int file, struct sock_name *n)
 {
 	char link[40], path[PATH_MAX];
 	ssize_t len;
@@ -72,7 +73,7 @@ static bool locate_relative(int file, struct sock_name *n)
 		return false;
 	path[len] = '\0';
 	/* removed since: only the name is left */
-	if (!leads_to(path, &n->st))
+	if (!leads_to(run, n->mnt, path, &n->st))
 		return true;
 	if ((size_t)len <= n->len || path[(size_t)len - n->len - 1] != '/' ||
 	    memcmp(path + len - n->len, n->text, n->len) != 0)
@@ -83,18 +84,23 @@ static bool locate_relative(int file, struct sock_name *n)
 	return true;
 }
 
-bool sock_name_locate(int fd, struct sock_name *n)
+bool sock_name_locate(struct ckpt_run *run, int fd, struct sock_name *n)
 {
 	CKPT_AUTO_FD int file = -1;
+	int mnt;
 
 	if (n->abstract || !n->len)
 		return true;
 	file = sock_unix_file(fd);
 	if (file < 0 || fstat(file, &n->st))
 		return true;
+	mnt = ckpt_mnt_of_fd(run, file, NULL);
+	if (mnt < 0)
+		return mnt == -ENOENT;
+	n->mnt = (uint32_t)mnt;
 	if (n->text[0] != '/')
-		return locate_relative(file, n);
-	n->present = leads_to(n->text, &n->st);
+		return locate_relative(run, file, n);
+	n->present = leads_to(run, n->mnt, n->text, &n->st);
 	return true;
 }
 
@@ -103,7 +109,7 @@ int sock_name_survey(struct ckpt_run *run, const struct ckpt_fd_found *f)
 	struct sock_name n;
 	int r = sock_name_read(f->fd, false, &n);
 
-	if (r < 0 || (r && !sock_name_locate(f->fd, &n)))
+	if (r < 0 || (r && !sock_name_locate(run, f->fd, &n)))
 		return sock_refuse(run, f, "relative-name",
 				   "the socket is bound to a relative path, and where that begins "
 				   "cannot be told",
@@ -120,6 +126,7 @@ const Ckpt__Sock__UnixName *sock_name_record(struct sock_name *n)
 	if (n->present) {
 		sock_owner_of(&n->st, &n->owner);
 		n->rec.file = &n->owner;
+		n->rec.mnt = n->mnt;
 		n->rec.dir.data = (uint8_t *)n->dir;
 		n->rec.dir.len = strlen(n->dir);
 	}
@@ -154,7 +161,7 @@ static bool full_path(const Ckpt__Sock__UnixName *n, char *buf, size_t size)
 	return (size_t)snprintf(buf, size, "%s%s", dir, name) < size;
 }
 
-static int plan_path(struct ckpt_run *run, const char *path, struct ckpt_error *err)
+static int plan_path(struct ckpt_run *run, uint32_t mnt, const char *path, struct ckpt_error *err)
 {
 	struct sock_state *st = sock_state(run);
 	char dir[FULL_SIZE];
@@ -163,11 +170,14 @@ static int plan_path(struct ckpt_run *run, const char *path, struct ckpt_error *
 
 	snprintf(dir, sizeof(dir), "%s", path);
 	*(strrchr(dir, '/') + 1) = '\0';
-	if (stat(dir, &s))
+	r = ckpt_stat_in(run, mnt, dir, false, &s);
+	if (r == -EINPROGRESS)
+		return 0;
+	if (r < 0)
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "make the directory again",
 				  "the socket %s cannot be bound: %s: %s", path, dir,
-				  ckpt_errno_name(errno));
-	if (lstat(path, &s))
+				  ckpt_errno_name(r));
+	if (ckpt_stat_in(run, mnt, path, true, &s))
 		return 0;
 	if (!S_ISSOCK(s.st_mode))
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "move it away",
@@ -198,7 +208,7 @@ int sock_name_plan(struct ckpt_run *run, const Ckpt__Sock__UnixName *n, uint32_t
 	if (!full_path(n, path, sizeof(path)))
 		return ckpt_fail_image(err, "open file %u has no valid name", id);
 	r = sock_owner_check(n->file, id, err);
-	return r ? r : plan_path(run, path, err);
+	return r ? r : plan_path(run, n->mnt, path, err);
 }
 
 bool sock_name_equal(const Ckpt__Sock__UnixName *a, const Ckpt__Sock__UnixName *b)
@@ -257,13 +267,45 @@ static int bind_path(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixName *n
 	r = bind_in(fd, n);
 	if (r)
 		return ckpt_fail_sys(err, r, "bind(2) to %s", path);
-	if (sock_note_made(sock_state(run), path)) {
+	/* what is in a namespace of the tree goes with it */
+	if (!n->mnt && sock_note_made(sock_state(run), path)) {
 		unlink(path);
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	}
 	if (lchown(path, n->file->uid, n->file->gid) || chmod(path, n->file->mode))
 		return ckpt_fail_sys(err, errno, "owner and mode of %s", path);
 	return 0;
+}
+
+struct bind_there {
+	struct ckpt_run *run;
+	int fd;
+	const Ckpt__Sock__UnixName *n;
+};
+
+static int bind_there(void *arg, struct ckpt_error *err)
+{
+	struct bind_there *b = arg;
+
+	return bind_path(b->run, b->fd, b->n, err);
+}
+
+/* Where its path leads to its file. */
+static int bind_in_place(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixName *n,
+			 struct ckpt_error *err)
+{
+	struct bind_there b = { run, fd, n };
+	struct ckpt_ns_place place = { 0 };
+
+	if (!n->mnt)
+		return bind_path(run, fd, n, err);
+	place.ns[CKPT_NS_MNT] = ckpt_ns_by_id(run, n->mnt);
+	if (!place.ns[CKPT_NS_MNT] || place.ns[CKPT_NS_MNT]->type != CKPT_NS_MNT)
+		return ckpt_fail_image(err,
+				       "a socket's path is in mount namespace %u, which there is "
+				       "not",
+				       n->mnt);
+	return ckpt_ns_run(run, &place, bind_there, &b, err);
 }
 
 /* The directories of a path, made or removed. */
@@ -327,7 +369,7 @@ int sock_bind(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixName *n, struc
 	if (!n)
 		return 0;
 	if (!n->abstract)
-		return n->file ? bind_path(run, fd, n, err) : bind_elsewhere(fd, n, err);
+		return n->file ? bind_in_place(run, fd, n, err) : bind_elsewhere(fd, n, err);
 	r = bind_name(fd, n);
 	return r ? ckpt_fail_sys(err, r, "bind(2) to @%.*s", (int)n->name.len,
 				 (const char *)n->name.data)

@@ -132,7 +132,7 @@ int sock_pending_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 				    "out");
 	rec.peer_name = (Ckpt__Sock__UnixName *)(uintptr_t)sock_name_record(&peer);
 	if (sock_name_read(f->fd, false, &own) == 1) {
-		sock_name_locate(f->fd, &own);
+		sock_name_locate(run, f->fd, &own);
 		rec.name = (Ckpt__Sock__UnixName *)(uintptr_t)sock_name_record(&own);
 	}
 	return sock_end_collect(run, f, d, &rec, err);

@@ -112,7 +112,7 @@ static int unix_stream_collect(struct ckpt_run *run, const struct ckpt_fd_found 
 		return sock_pending_collect(run, f, d, w, err);
 	find_role(sock_state(run), f, &e);
 	if (e.role != ACCEPTED)
-		sock_name_locate(f->fd, &e.own);
+		sock_name_locate(run, f->fd, &e.own);
 	rec.form = e.role == UNCONNECTED ? SOCK_UNCONNECTED : SOCK_NAMED;
 	rec.accepted = e.role == ACCEPTED;
 	if (e.own.len || e.own.abstract)

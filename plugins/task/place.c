@@ -4,6 +4,7 @@
  * which all threads of a process have in common. Processes may share it (CLONE_FS),
  * and a thread may have one of its own (unshare(CLONE_FS)).
  */
+#include <ckpt/mnt.h>
 #include <linux/kcmp.h>
 #include <sched.h>
 #include <stdio.h>
@@ -50,13 +51,44 @@ static int same_file(const struct holder *h, const char *link, const char *path)
 	return stat(path, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
+struct question {
+	const struct ckpt_place_kind *kind;
+	const struct ckpt_task *task;
+};
+
+static int ask(struct ckpt_run *run, void *arg, struct ckpt_error *err)
+{
+	const struct question *q = arg;
+
+	return q->kind->takes(run, q->task, err);
+}
+
+/* 1: another plugin sees to where this process is. */
+static int is_taken(struct ckpt_run *run, const struct holder *h, struct ckpt_error *err)
+{
+	const struct ckpt_extension *e;
+	const char *plugin;
+	int r = 0;
+
+	for (size_t i = 0;
+	     !r && !is_thread(h) && (e = ckpt_extension_at(run, CKPT_PLACE_POINT, i, &plugin));
+	     i++) {
+		struct question q = { e->ops, h->task };
+
+		r = ckpt_call_as(run, plugin, ask, &q, err);
+	}
+	return r;
+}
+
 static int root_and_cwd(struct ckpt_run *run, const struct holder *h, struct ckpt_error *err)
 {
 	const struct ckpt_task *t = h->task;
 	char cwd[4096], link[64];
 	ssize_t len;
-	int r;
+	int r = is_taken(run, h, err);
 
+	if (r)
+		return r > 0 || task_gone(run, r) ? 0 : r;
 	snprintf(link, sizeof(link), "task/%d/cwd", h->tid);
 	len = ckpt_proc_link(t, link, cwd, sizeof(cwd), err);
 	r = same_file(h, "root", "/proc/self/root");
@@ -68,7 +100,7 @@ static int root_and_cwd(struct ckpt_run *run, const struct holder *h, struct ckp
 		return (int)len;
 	if (!r) {
 		task_refuse(run, t, "root", "root directory", "it is not the one that ckpt has",
-			    "run ckpt in the same root; other roots come with the mnt plugin");
+			    "run ckpt in the same root, or switch the plugin mnt on");
 		return 0;
 	}
 	r = same_file(h, "cwd", cwd);
@@ -228,6 +260,11 @@ void task_place_script(struct ckpt_script *s, const struct task_state *st,
 		ckpt_script_add(s, SYS_chdir, CKPT_STR(place->cwd));
 }
 
+bool task_place_made(struct ckpt_run *run, uint32_t id)
+{
+	return ckpt_record_by_id(run, "mnt.place", id) != NULL;
+}
+
 int task_place_plan(struct ckpt_run *run, const struct task_state *st, uint32_t id, const char *cwd,
 		    uint32_t umask, struct ckpt_error *err)
 {
@@ -235,7 +272,8 @@ int task_place_plan(struct ckpt_run *run, const struct task_state *st, uint32_t 
 
 	if (umask > 0777 || cwd[0] != '/')
 		return TASK_BAD(err, "umask or working directory");
-	if (task_saved(st, TASK_CWD) && (stat(cwd, &dir) < 0 || !S_ISDIR(dir.st_mode)))
+	if (task_saved(st, TASK_CWD) && !task_place_made(run, id) &&
+	    (stat(cwd, &dir) < 0 || !S_ISDIR(dir.st_mode)))
 		ckpt_unmet(run, CKPT_EXIT_FAILED, "make that directory",
 			   "task %u: its working directory %s is not there", id, cwd);
 	return 0;

@@ -133,7 +133,7 @@ static int process(struct ckpt_run *run, struct ckpt_task *t, const Ckpt__Task__
 	actions(s, rec);
 	if (task_saved(st, TASK_UMASK))
 		ckpt_script_add(s, SYS_umask, CKPT_C(rec->umask));
-	if (task_saved(st, TASK_CWD))
+	if (task_saved(st, TASK_CWD) && !task_place_made(run, rec->id))
 		ckpt_script_add(s, SYS_chdir, CKPT_STR(rec->cwd));
 	if (rec->thp_disabled)
 		set_prctl(s, PR_SET_THP_DISABLE, 1, 0);

@@ -162,6 +162,8 @@ int task_places_collect(struct ckpt_run *run, struct ckpt_error *err);
 bool task_has_own_place(const struct ckpt_thread *th);
 int task_place_read(const struct ckpt_thread *th, Ckpt__Task__Place *place, char *cwd, size_t size,
 		    struct ckpt_error *err);
+/* Has another plugin put the task where it is to be? */
+bool task_place_made(struct ckpt_run *run, uint32_t id);
 int task_place_plan(struct ckpt_run *run, const struct task_state *st, uint32_t id, const char *cwd,
 		    uint32_t umask, struct ckpt_error *err);
 void task_place_script(struct ckpt_script *s, const struct task_state *st,

@@ -12,7 +12,7 @@ import stat
 import struct
 import time
 
-from lib import proc
+from lib import mounts, proc
 from lib.proc import read
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -52,6 +52,12 @@ class Names:
 
     def __init__(self):
         self.seen = {}
+
+    def first(self, kind, key):
+        """Is it the first time that this object is met?"""
+        new = key not in self.seen.get(kind, {})
+        self.of(kind, key)
+        return new
 
     def of(self, kind, key):
         """The name of the object with this key, the same for the same key."""
@@ -319,6 +325,9 @@ def process(pid, names, descriptions, others):
     if fields[0] == "Z":
         return zombie(pid, found, fields)
     found["namespaces"] = {name: namespace_of(pid, name, names) for name in NAMESPACES}
+    view = found["namespaces"]["mnt"]
+    if view and view != "ours" and names.first("view", (view, link(f"{base}/root"))):
+        found["mounts"] = mounts.take(pid, names)
     found.update(status_of(f"{base}/status", PROCESS_STATUS))
     found["threads"] = threads_of(pid)
     for name in ("exe", "cwd", "root"):

@@ -344,11 +344,6 @@ static void net_namespace(void)
 	namespaced(CLONE_NEWNET);
 }
 
-static void mount_namespace(void)
-{
-	namespaced(CLONE_NEWNS);
-}
-
 static void user_namespace(void)
 {
 	namespaced(CLONE_NEWUSER);
@@ -493,7 +488,6 @@ static const struct mode {
 	{ "epoll-outside", epoll_stale, "only processes outside" },
 	{ "sysv-shm", sysv_shm, "(SYSV|System V|sysv)" },
 	{ "net-namespace", net_namespace, "net(work)? namespace" },
-	{ "mount-namespace", mount_namespace, "(mnt|mount) namespace" },
 	{ "user-namespace", user_namespace, "user namespace" },
 	{ "ipc-namespace", ipc_namespace, "(ipc|IPC) namespace" },
 	{ "tracee", tracee, "(trace|ptrace)" },

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: MIT */
+/* Files of another mount namespace, by their paths there. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/syscall.h>
+
+#include "engine/run.h"
+#include "process/mounts.h"
+#include "process/uapi.h"
+
+/* Renames on the way make the kernel give up a scoped lookup; no other process does many. */
+#define TRIES 100
+
+static int open_below(int root, const char *path, int flags, mode_t mode)
+{
+	struct open_how how = {
+		.flags = (uint64_t)(unsigned)(flags | O_CLOEXEC),
+		.mode = mode,
+		.resolve = RESOLVE_IN_ROOT,
+	};
+
+	for (int i = 0; i < TRIES; i++) {
+		int fd = (int)syscall(SYS_openat2, root, path, &how, sizeof(how));
+
+		if (fd >= 0 || errno != EAGAIN)
+			return fd < 0 ? -errno : fd;
+	}
+	return -EAGAIN;
+}
+
+static const struct ckpt_ns *namespace(struct ckpt_run *run, uint32_t mnt)
+{
+	const struct ckpt_ns *ns = ckpt_ns_by_id(run, mnt);
+
+	return ns && ns->type == CKPT_NS_MNT ? ns : NULL;
+}
+
+int ckpt_open_in(struct ckpt_run *run, uint32_t mnt, const char *path, int flags, mode_t mode,
+		 struct ckpt_error *err)
+{
+	const struct ckpt_ns *ns = mnt ? namespace(run, mnt) : NULL;
+	int root, fd;
+
+	if (!mnt) {
+		fd = open(path, flags | O_CLOEXEC, mode);
+		return fd < 0 ? ckpt_fail_sys(err, errno, "open(2) of %s", path) : fd;
+	}
+	if (!ns)
+		return ckpt_fail_image(err, "%s is in mount namespace %u, which there is not", path,
+				       mnt);
+	root = ckpt_mnt_root(run, ns, err);
+	if (root < 0)
+		return root;
+	fd = open_below(root, path, flags, flags & (O_CREAT | __O_TMPFILE) ? mode : 0);
+	return fd < 0 ? ckpt_fail_sys(err, fd, "open(2) of %s in mount namespace %u", path, mnt)
+		      : fd;
+}
+
+int ckpt_stat_in(struct ckpt_run *run, uint32_t mnt, const char *path, bool nofollow,
+		 struct stat *st)
+{
+	const struct ckpt_ns *ns = mnt ? namespace(run, mnt) : NULL;
+	int root, fd, r;
+
+	if (!mnt)
+		return (nofollow ? lstat(path, st) : stat(path, st)) ? -errno : 0;
+	if (!ns || ns->fd < 0)
+		return run->kind == CKPT_RESTORE || run->plan_only ? -EINPROGRESS : -ENOENT;
+	root = ckpt_mnt_root(run, ns, NULL);
+	if (root < 0)
+		return root;
+	fd = open_below(root, path, O_PATH | (nofollow ? O_NOFOLLOW : 0), 0);
+	if (fd < 0)
+		return fd;
+	r = fstat(fd, st) ? -errno : 0;
+	close(fd);
+	return r;
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Mounts and places. A path means something in one mount namespace only: what
+ * /proc/PID/fd, map_files and cwd show of a file begins at the root of the mount
+ * namespace that its mount is in, which need not be that of the task. So records
+ * keep a path together with the id of that namespace (<ckpt/ns.h>), and files are
+ * looked up and opened through its root. 0 stands for ckpt's own namespace.
+ */
+#ifndef CKPT_MNT_H
+#define CKPT_MNT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+#include <ckpt/error.h>
+#include <ckpt/ns.h>
+#include <ckpt/task.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct ckpt_run;
+
+/* One line of mountinfo, unescaped. */
+struct ckpt_mount {
+	uint32_t id, parent; /* the kernel's numbers: STATX_MNT_ID, mnt_id of fdinfo */
+	uint32_t major, minor;
+	const char *root;  /* of the mount, within its filesystem */
+	const char *point; /* where it is mounted, from the root of the namespace */
+	const char *attr;  /* its own flags: "rw,nosuid,relatime" */
+	bool unbindable;
+	uint32_t peers, master; /* propagation groups, 0: none */
+	const char *type, *source;
+	const char *options; /* of the filesystem, escaped as the kernel writes them */
+};
+
+struct ckpt_mounts {
+	size_t n;
+	const struct ckpt_mount *list; /* in the order in which they were made; [0] may be any */
+	const struct ckpt_mount *root; /* the one that `/` leads to */
+};
+
+/* dump: the mounts of a namespace, read once a run. Owned by the run. */
+CKPT_API int ckpt_mounts(struct ckpt_run *run, const struct ckpt_ns *ns,
+			 const struct ckpt_mounts **out, struct ckpt_error *err);
+
+/* An O_PATH descriptor of a namespace's root directory. Owned by the run. */
+CKPT_API int ckpt_mnt_root(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err);
+
+/*
+ * dump: in which mount namespace is the mount of this descriptor of the engine?
+ * 0: ckpt's own; its id; -ENOENT: in none that the tree has (unmounted lazily, or
+ * never mounted); or another negative errno.
+ */
+CKPT_API int ckpt_mnt_of_fd(struct ckpt_run *run, int fd, struct ckpt_error *err);
+
+/*
+ * As open(2) and stat(2), in the mount namespace `mnt`, where every symbolic link
+ * and `..` stays. ckpt_stat_in() returns -EINPROGRESS in the plan of a restore for a
+ * namespace that is not made yet: nothing can be said.
+ */
+CKPT_API int ckpt_open_in(struct ckpt_run *run, uint32_t mnt, const char *path, int flags,
+			  mode_t mode, struct ckpt_error *err);
+CKPT_API int ckpt_stat_in(struct ckpt_run *run, uint32_t mnt, const char *path, bool nofollow,
+			  struct stat *st);
+
+/*
+ * The extension point "place", asked by the plugin task: whoever saves root and working
+ * directories that are not found from ckpt's own root. Register with
+ *     { CKPT_PLACE_POINT, "mnt", &place_kind }
+ */
+struct ckpt_place_kind {
+	uint32_t size; /* sizeof(struct ckpt_place_kind) */
+	/*
+	 * dump: 1: the directories of this task are its business, also to refuse; 0: they are
+	 * found from ckpt's own root. At restore it has put the task there by `tasks-placed`
+	 * if there is a record "mnt.place" of the task's id.
+	 */
+	int (*takes)(struct ckpt_run *run, const struct ckpt_task *t, struct ckpt_error *err);
+};
+
+#define CKPT_PLACE_POINT "place"
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: MIT */
+/* What cannot be saved, and the records of what can. */
+#include <errno.h>
+#include <stdio.h>
+
+#include "mnt.h"
+
+/* ---- propagation -------------------------------------------------------------------- */
+
+static bool host_has(const struct mnt_mount *m, uint32_t group)
+{
+	return group && m->host && m->host->peers == group;
+}
+
+/* Is somebody in the tree a member of the group that this one receives from? */
+static bool master_known(const struct mnt_state *st, const struct mnt_mount *m)
+{
+	if (host_has(m, m->m->master))
+		return true;
+	for (size_t i = 0; i < st->n_mounts; i++)
+		if (st->mounts[i].m->peers == m->m->master)
+			return true;
+	return false;
+}
+
+static uint32_t host_group(const struct mnt_state *st, uint32_t group)
+{
+	for (size_t i = 0; i < st->own->n; i++)
+		if (group && st->own->list[i].peers == group)
+			return group;
+	return 0;
+}
+
+static int survey_propagation(struct ckpt_run *run, const struct mnt_state *st,
+			      const struct mnt_mount *m)
+{
+	const uint32_t peers = m->m->peers, master = m->m->master;
+
+	if (!peers && !master && !m->m->unbindable)
+		return 0;
+	if (ckpt_refuse_off(run, "propagation", m->ns->member, m->m->point) != 1)
+		return 0;
+	if ((host_group(st, peers) && !host_has(m, peers)) || (master && !master_known(st, m)))
+		mnt_refuse(run, m->ns, "propagation", m->m->point,
+			   "it receives mounts from a place that ckpt does not see",
+			   "run ckpt where that is mounted, or allow the loss: the mount will be "
+			   "private");
+	return 0;
+}
+
+/* ---- survey -------------------------------------------------------------------------- */
+
+static void survey_source(struct ckpt_run *run, const struct mnt_mount *m)
+{
+	char reason[160], hint[160];
+
+	if (m->key || m->host)
+		return;
+	if (m->deleted && m->fs->type && !(m->fs->type->content == MNT_INODES && m->file))
+		return;
+	if (!m->deleted && m->fs->type &&
+	    (m->seen || m->fs->type->content == MNT_NOTHING || m->fs->type->shows != CKPT_NS_TYPES))
+		return;
+	snprintf(hint, sizeof(hint), "say where it is: -o mnt.external=%s", m->m->point);
+	if (m->deleted)
+		snprintf(reason, sizeof(reason), "what is mounted there was deleted");
+	else if (!m->fs->type)
+		snprintf(
+			reason, sizeof(reason),
+			"filesystems of type %.40s are not made again, and ckpt has it not mounted "
+			"itself",
+			m->m->type);
+	else
+		snprintf(reason, sizeof(reason), "another mount hides it for good");
+	mnt_refuse(run, m->ns, "filesystem", m->m->point, reason, hint);
+}
+
+static int survey_mount(struct ckpt_run *run, const struct mnt_state *st, const struct mnt_mount *m)
+{
+	if (!m->parent && !m->top)
+		mnt_refuse(run, m->ns, "hidden", m->m->point,
+			   "what it is mounted on is not in the namespace",
+			   "allow the loss, or run it without that mount");
+	if (m->attr == UINT32_MAX)
+		mnt_refuse(run, m->ns, "flags", m->m->point,
+			   "it has flags that are not saved (an idmapped mount?)", "unmount it");
+	if (m->fs->type && m->fs->type->content == MNT_INODES)
+		ckpt_refuse_off(run, "content", m->ns->member, m->m->point);
+	survey_source(run, m);
+	return survey_propagation(run, st, m);
+}
+
+int mnt_survey(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err)
+{
+	struct mnt_state *st = mnt_state(run, err);
+	int r = st ? 0 : -ENOMEM;
+
+	if (r == 0 && !ns->owner)
+		return mnt_refuse(run, ns, "owner", ns->name, "its owner is out of ckpt's sight",
+				  "run ckpt in the initial user namespace"),
+		       0;
+	if (r == 0 && !ns->owner->own)
+		return mnt_refuse(run, ns, "owner", ns->name,
+				  "mount namespaces of nested user namespaces are not saved yet",
+				  "run it without a user namespace of its own"),
+		       0;
+	if (r == 0)
+		r = mnt_model(run, st, err);
+	for (size_t i = 0; st && i < st->n_mounts && r == 0; i++)
+		if (st->mounts[i].ns == ns)
+			r = survey_mount(run, st, &st->mounts[i]);
+	return r;
+}
+
+/* ---- records -------------------------------------------------------------------------- */
+
+/* Kernel numbers of groups, in order of appearance. */
+struct groups {
+	uint32_t *seen;
+	size_t n;
+};
+
+static uint32_t group_name(struct groups *g, uint32_t group)
+{
+	for (size_t i = 0; i < g->n; i++)
+		if (g->seen[i] == group)
+			return (uint32_t)i + 1;
+	if (!group)
+		return 0;
+	g->seen[g->n++] = group;
+	return (uint32_t)g->n;
+}
+
+static ProtobufCBinaryData text(const char *s)
+{
+	return (ProtobufCBinaryData){ strlen(s), (uint8_t *)(uintptr_t)s };
+}
+
+static int put_fs(struct ckpt_run *run, const struct mnt_fs *fs, struct ckpt_error *err)
+{
+	Ckpt__Mnt__Filesystem rec = CKPT__MNT__FILESYSTEM__INIT;
+
+	rec.id = fs->id;
+	rec.type = (char *)(uintptr_t)fs->first->type;
+	rec.source = text(fs->first->source);
+	rec.options = text(fs->first->options);
+	rec.owner = fs->owner;
+	rec.shows = fs->shows;
+	return ckpt_record_put(run, MNT_REC_FILESYSTEM, &rec.base, err);
+}
+
+static int put_mount(struct ckpt_run *run, const struct mnt_state *st, const struct mnt_mount *m,
+		     struct groups *g, struct ckpt_error *err)
+{
+	Ckpt__Mnt__Mount rec = CKPT__MNT__MOUNT__INIT;
+	Ckpt__Mnt__Inode gone = CKPT__MNT__INODE__INIT;
+	const bool groups = ckpt_feature_on(run, "propagation") &&
+			    !(host_group(st, m->m->peers) && !host_has(m, m->m->peers)) &&
+			    !(m->m->master && !master_known(st, m));
+
+	rec.id = m->id;
+	rec.ns = m->ns->id;
+	rec.parent = m->parent ? m->parent->id : 0;
+	rec.fs = m->fs->id;
+	rec.root = text(m->m->root);
+	rec.point = text(m->m->point);
+	rec.attr = m->attr;
+	rec.file = m->file;
+	rec.deleted = m->deleted;
+	if (m->deleted) {
+		struct stat was;
+
+		if (m->fd < 0 || fstat(m->fd, &was))
+			return ckpt_fail_sys(err, m->fd < 0 ? ENOENT : errno, "%s", m->m->point);
+		mnt_inode_of(&gone, &was);
+		rec.gone = &gone;
+	}
+	rec.locked = m->locked && !m->ns->owner->own && ckpt_feature_on(run, "locked");
+	rec.unbindable = groups && m->m->unbindable;
+	if (groups) {
+		rec.peers = group_name(g, m->m->peers);
+		rec.master = group_name(g, m->m->master);
+		rec.host_peers = host_has(m, m->m->peers);
+		rec.host_master = host_has(m, m->m->master);
+	}
+	if (m->key)
+		rec.key = text(m->key);
+	if (m->path)
+		rec.host = text(m->path);
+	if (m->host)
+		rec.host_point = text(m->host->point);
+	rec.below = m->below;
+	return ckpt_record_put(run, MNT_REC_MOUNT, &rec.base, err);
+}
+
+/* The mount of a filesystem that shows most of it. */
+static const struct mnt_mount *widest(const struct mnt_state *st, const struct mnt_fs *fs)
+{
+	const struct mnt_mount *best = NULL;
+
+	for (size_t i = 0; i < st->n_mounts; i++) {
+		const struct mnt_mount *m = &st->mounts[i];
+
+		if (m->fs == fs && m->seen && !m->file && !m->deleted &&
+		    (!best || strlen(m->m->root) < strlen(best->m->root)))
+			best = m;
+	}
+	return best;
+}
+
+int mnt_collect(struct ckpt_run *run, struct ckpt_error *err)
+{
+	struct mnt_state *st = mnt_state(run, err);
+	CKPT_AUTO_FREE uint32_t *seen = NULL;
+	struct groups g = { 0 };
+	int r = st ? mnt_model(run, st, err) : -ENOMEM;
+
+	if (r < 0)
+		return r;
+	g.seen = seen = calloc(st->n_mounts * 2 + 1, sizeof(*seen));
+	if (!seen)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	for (size_t i = 0; i < st->n_fs && r == 0; i++) {
+		const struct mnt_mount *m;
+
+		if (!st->fs[i]->id)
+			continue;
+		r = put_fs(run, st->fs[i], err);
+		m = st->fs[i]->type->content == MNT_INODES && ckpt_feature_on(run, "content")
+			    ? widest(st, st->fs[i])
+			    : NULL;
+		if (r == 0 && m)
+			r = mnt_content_save(run, st, m, err);
+	}
+	for (size_t i = 0; i < st->n_mounts && r == 0; i++)
+		if (st->mounts[i].id)
+			r = put_mount(run, st, &st->mounts[i], &g, err);
+	if (r == 0)
+		r = mnt_places_collect(run, err);
+	if (st->n_mounts)
+		ckpt_count(run, "mounts", st->n_mounts);
+	return r;
+}

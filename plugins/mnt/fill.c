@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: MIT */
+/* restore: files put back into filesystems in memory. */
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <sys/sendfile.h>
+#include <sys/sysmacros.h>
+#include <sys/xattr.h>
+
+#include "mnt.h"
+
+/* Directories from the root of the filesystem down to where we are. */
+struct level {
+	const Ckpt__Mnt__Inode *rec;
+	int fd;
+};
+
+struct fill {
+	struct ckpt_run *run;
+	int root, pages;
+	/* all is there; only what has touched directories, sockets and FIFOs is undone */
+	bool times_only;
+	struct level *stack;
+	size_t n, cap;
+	/* first names of files that have several */
+	struct level *linked;
+	size_t n_linked;
+};
+
+static void fill_free(struct fill *f)
+{
+	while (f->n)
+		close(f->stack[--f->n].fd);
+	while (f->n_linked)
+		close(f->linked[--f->n_linked].fd);
+	if (f->pages >= 0)
+		close(f->pages);
+	free(f->stack);
+	free(f->linked);
+}
+
+static struct timespec time_of(int64_t ns)
+{
+	return (struct timespec){ ns / 1000000000, ns % 1000000000 };
+}
+
+static int set_times(int fd, const Ckpt__Mnt__Inode *rec, struct ckpt_error *err)
+{
+	const struct timespec times[2] = { time_of(rec->atime_ns), time_of(rec->mtime_ns) };
+	char path[40];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	if (S_ISLNK(rec->mode) ? utimensat(fd, "", times, AT_EMPTY_PATH)
+			       : utimensat(AT_FDCWD, path, times, 0))
+		return ckpt_fail_sys(err, errno, "its times");
+	return 0;
+}
+
+/* What is left of a directory: its times, when nothing is added to it any more. */
+static int leave(struct fill *f, struct ckpt_error *err)
+{
+	struct level *l = &f->stack[--f->n];
+	int r = set_times(l->fd, l->rec, err);
+
+	close(l->fd);
+	return r;
+}
+
+static int push(struct level **list, size_t *n, size_t *cap, const Ckpt__Mnt__Inode *rec, int fd,
+		struct ckpt_error *err)
+{
+	if (*n == *cap) {
+		size_t want = *cap ? *cap * 2 : 16;
+		struct level *more = reallocarray(*list, want, sizeof(*more));
+
+		if (!more) {
+			close(fd);
+			return ckpt_fail(err, ENOMEM, "out of memory");
+		}
+		*list = more;
+		*cap = want;
+	}
+	(*list)[(*n)++] = (struct level){ rec, fd };
+	return 0;
+}
+
+/* ---- one file -------------------------------------------------------------------------- */
+
+static int write_data(struct fill *f, int fd, const Ckpt__Mnt__Inode *rec, struct ckpt_error *err)
+{
+	char path[40];
+	CKPT_AUTO_FD int out = -1;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	out = open(path, O_WRONLY | O_CLOEXEC);
+	if (out < 0)
+		return ckpt_fail_sys(err, errno, "opening it");
+	for (size_t i = 0; i < rec->n_extents; i++) {
+		const Ckpt__Mnt__Extent *e = rec->extents[i];
+		off_t at = (off_t)e->at;
+
+		if (lseek(out, (off_t)e->offset, SEEK_SET) < 0)
+			return ckpt_fail_sys(err, errno, "lseek(2)");
+		for (uint64_t left = e->len; left;) {
+			ssize_t n = sendfile(out, f->pages, &at, left);
+
+			if (n <= 0)
+				return ckpt_fail_sys(err, n ? errno : EIO, "writing it");
+			left -= (uint64_t)n;
+		}
+	}
+	return ftruncate(out, (off_t)rec->size) ? ckpt_fail_sys(err, errno, "ftruncate(2)") : 0;
+}
+
+static int make(int dir, const char *name, const Ckpt__Mnt__Inode *rec, struct ckpt_error *err)
+{
+	char target[PATH_MAX];
+	int r;
+
+	if (S_ISDIR(rec->mode)) {
+		r = mkdirat(dir, name, 0700);
+	} else if (S_ISLNK(rec->mode)) {
+		mnt_bytes(&rec->target, target, sizeof(target));
+		r = symlinkat(target, dir, name);
+	} else {
+		r = mknodat(dir, name, (rec->mode & S_IFMT) | 0600,
+			    makedev(rec->major, rec->minor));
+	}
+	return r ? ckpt_fail_sys(err, errno, "making it") : 0;
+}
+
+/* After the change of owner, which takes set-user-id bits and capabilities away. */
+static int attributes(int fd, const Ckpt__Mnt__Inode *rec, struct ckpt_error *err)
+{
+	char path[40];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	if (fchownat(fd, "", rec->uid, rec->gid, AT_EMPTY_PATH))
+		return ckpt_fail_sys(err, errno, "its owner %u:%u", rec->uid, rec->gid);
+	if (S_ISLNK(rec->mode))
+		return 0;
+	if (chmod(path, rec->mode & 07777))
+		return ckpt_fail_sys(err, errno, "its mode %04o", rec->mode & 07777);
+	for (size_t i = 0; i < rec->n_xattrs; i++)
+		if (setxattr(path, rec->xattrs[i]->name, rec->xattrs[i]->value.data,
+			     rec->xattrs[i]->value.len, 0))
+			return ckpt_fail_sys(err, errno, "its attribute %s", rec->xattrs[i]->name);
+	return 0;
+}
+
+int mnt_inode_apply(int fd, const Ckpt__Mnt__Inode *rec, struct ckpt_error *err)
+{
+	int r = attributes(fd, rec, err);
+
+	return r < 0 ? r : set_times(fd, rec, err);
+}
+
+static int link_again(struct fill *f, int dir, const char *name, const Ckpt__Mnt__Inode *rec,
+		      struct ckpt_error *err)
+{
+	for (size_t i = f->n_linked; i--;) {
+		if (f->linked[i].rec->id != rec->link)
+			continue;
+		return linkat(f->linked[i].fd, "", dir, name, AT_EMPTY_PATH)
+			       ? ckpt_fail_sys(err, errno, "linkat(2)")
+			       : 0;
+	}
+	return ckpt_fail_image(err, "inode %u is not there", rec->link);
+}
+
+static bool has_links(struct ckpt_run *run, size_t at, uint32_t id)
+{
+	const Ckpt__Mnt__Inode *rec;
+
+	while ((rec = ckpt_record_at(run, "mnt.inode", ++at)))
+		if (rec->link == id)
+			return true;
+	return false;
+}
+
+static int add(struct fill *f, size_t index, const Ckpt__Mnt__Inode *rec, struct ckpt_error *err)
+{
+	const int dir = f->n ? f->stack[f->n - 1].fd : f->root;
+	char name[NAME_MAX + 1] = ".";
+	CKPT_AUTO_FD int fd = -1;
+	size_t cap;
+	int r = 0;
+
+	if (rec->parent)
+		mnt_bytes(&rec->name, name, sizeof(name));
+	if (rec->link)
+		return f->times_only ? 0 : link_again(f, dir, name, rec, err);
+	if (f->times_only && (S_ISREG(rec->mode) || S_ISLNK(rec->mode)))
+		return 0;
+	if (rec->parent && !f->times_only)
+		r = make(dir, name, rec, err);
+	if (r < 0)
+		return r;
+	fd = openat(dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return f->times_only ? 0 : ckpt_fail_sys(err, errno, "opening it");
+	if (!f->times_only)
+		r = attributes(fd, rec, err);
+	if (r == 0 && !f->times_only && S_ISREG(rec->mode) && rec->size)
+		r = write_data(f, fd, rec, err);
+	if (r < 0)
+		return r;
+	if (S_ISDIR(rec->mode))
+		return push(&f->stack, &f->n, &f->cap, rec, ckpt_steal_fd(&fd), err);
+	r = set_times(fd, rec, err);
+	cap = f->n_linked;
+	if (r == 0 && !f->times_only && has_links(f->run, index, rec->id))
+		r = push(&f->linked, &f->n_linked, &cap, rec, ckpt_steal_fd(&fd), err);
+	return r;
+}
+
+static int each(struct fill *f, uint32_t fs, struct ckpt_error *err)
+{
+	const Ckpt__Mnt__Inode *rec;
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && (rec = ckpt_record_at(f->run, "mnt.inode", i)); i++) {
+		if (rec->fs != fs)
+			continue;
+		while (f->n && f->stack[f->n - 1].rec->id != rec->parent && r == 0)
+			r = leave(f, err);
+		/* a directory that has gone meanwhile: then nothing in it matters */
+		if (r == 0 && rec->parent && !f->n) {
+			if (f->times_only)
+				break;
+			return ckpt_fail_image(err, "inode %u has no directory", rec->id);
+		}
+		if (r == 0 && add(f, i, rec, err) < 0)
+			return ckpt_wrap(err, "%.*s", (int)rec->name.len, (char *)rec->name.data);
+	}
+	while (f->n && r == 0)
+		r = leave(f, err);
+	return r;
+}
+
+int mnt_content_fill(struct ckpt_run *run, uint32_t fs, int root, bool times_only,
+		     struct ckpt_error *err)
+{
+	__attribute__((cleanup(fill_free))) struct fill f = {
+		.run = run, .root = root, .pages = -1, .times_only = times_only
+	};
+	uint64_t size;
+	int r = ckpt_pages_open(run, MNT_PAGES_NAME, &f.pages, &size, err);
+
+	if (r < 0 && r != -ENOENT)
+		return r;
+	if (r == -ENOENT && err)
+		*err = (struct ckpt_error){ 0 };
+	return each(&f, fs, err);
+}

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What mountinfo does not tell of a namespace: which mounts are locked, what lies below
+ * others, whose filesystems they are. Looked for in a private copy, made by a helper that
+ * has joined the owner, so that the locks are kept: there, mounts are taken off from the
+ * top, as far as they can be. Nothing of that is seen in the namespace itself.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <sys/sysmacros.h>
+
+#include "mnt.h"
+
+struct look {
+	struct mnt_state *st;
+	const struct ckpt_ns *ns;
+};
+
+static bool same_filesystem(int fd, const struct ckpt_mount *m, bool *file)
+{
+	struct statx sx;
+
+	if (statx(fd, "", AT_EMPTY_PATH | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC, STATX_TYPE, &sx))
+		return false;
+	*file = !S_ISDIR(sx.stx_mode);
+	return sx.stx_dev_major == m->major && sx.stx_dev_minor == m->minor;
+}
+
+static bool hangs_on(const struct mnt_mount *m, const struct mnt_mount *top)
+{
+	while (m && m != top)
+		m = m->parent;
+	return m != NULL;
+}
+
+/* Each umount(2) waits for all processors, so only what is in the way is taken off. */
+static bool hides_another(const struct mnt_state *st, const struct mnt_mount *m)
+{
+	for (size_t i = 0; i < st->n_mounts; i++) {
+		const struct mnt_mount *n = &st->mounts[i];
+
+		if (n->ns == m->ns && n->fd < 0 && mnt_path_below(n->m->point, m->m->point) &&
+		    !hangs_on(n, m))
+			return true;
+	}
+	return false;
+}
+
+/* It stays in use through the descriptor: an expired mount would be taken off at once. */
+static int take_off(const struct mnt_state *st, struct mnt_mount *m, struct ckpt_error *err)
+{
+	const char *point = m->m->point;
+
+	if (!umount2(point, MNT_EXPIRE | UMOUNT_NOFOLLOW) || (errno != EBUSY && errno != EINVAL))
+		return ckpt_fail_sys(err, errno ? errno : EPROTO,
+				     "umount2(2) of %s with MNT_EXPIRE", point);
+	m->locked = errno == EINVAL;
+	if (!m->locked && hides_another(st, m) && umount2(point, MNT_DETACH | UMOUNT_NOFOLLOW))
+		return ckpt_fail_sys(err, errno, "umount2(2) of %s", point);
+	return 0;
+}
+
+static int look_at(const struct mnt_state *st, struct mnt_mount *m, struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int fd = open(m->m->point, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+
+	/* below a locked one: nobody in there can ever see it */
+	if (fd < 0 || !same_filesystem(fd, m->m, &m->file)) {
+		m->locked = m->parent != NULL;
+		return 0;
+	}
+	m->seen = true;
+	m->fd = ckpt_steal_fd(&fd);
+	if (m->fs->type && m->fs->probe < 0)
+		m->fs->probe =
+			fspick(AT_FDCWD, m->m->point, FSPICK_CLOEXEC | FSPICK_SYMLINK_NOFOLLOW);
+	return m->parent ? take_off(st, m, err) : 0;
+}
+
+static int from_the_top(struct look *l, struct ckpt_error *err)
+{
+	struct mnt_state *st = l->st;
+	bool more = true;
+
+	for (size_t i = 0; i < st->n_mounts; i++)
+		if (st->mounts[i].parent)
+			st->mounts[i].parent->children++;
+	while (more) {
+		more = false;
+		for (size_t i = st->n_mounts; i--;) {
+			struct mnt_mount *m = &st->mounts[i];
+			int r;
+
+			if (m->ns != l->ns || m->children)
+				continue;
+			r = look_at(st, m, err);
+			if (r < 0)
+				return r;
+			/* done: never a leaf again */
+			m->children = SIZE_MAX / 2;
+			if (m->parent)
+				m->parent->children--;
+			more = true;
+		}
+	}
+	return 0;
+}
+
+static int look(void *arg, struct ckpt_error *err)
+{
+	if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
+		return ckpt_fail_sys(err, errno, "a private copy of it");
+	return from_the_top(arg, err);
+}
+
+/* ---- owners of filesystems ------------------------------------------------------------ */
+
+struct probe {
+	int fd, ret;
+};
+
+/* Allowed to whoever is privileged in the filesystem's user namespace; changes nothing. */
+static int probe(void *arg, struct ckpt_error *err)
+{
+	struct probe *p = arg;
+
+	(void)err;
+	p->ret = fsconfig(p->fd, FSCONFIG_CMD_RECONFIGURE, NULL, NULL, 0) ? -errno : 0;
+	return 0;
+}
+
+static int find_owner(struct ckpt_run *run, struct mnt_fs *fs, const struct ckpt_ns *ns,
+		      struct ckpt_error *err)
+{
+	fs->owner = ckpt_ns_own(run, CKPT_NS_USER)->id;
+	for (const struct ckpt_ns *u = ns->owner; u && !u->own && fs->probe >= 0; u = u->parent) {
+		struct ckpt_ns_place place = { .ns = { [CKPT_NS_USER] = u } };
+		struct probe p = { fs->probe, -EPERM };
+		int r = ckpt_ns_run(run, &place, probe, &p, err);
+
+		if (r < 0)
+			return r;
+		if (p.ret < 0)
+			continue;
+		fs->owner = u->id;
+		break;
+	}
+	if (fs->probe >= 0)
+		close(fs->probe);
+	fs->probe = -1;
+	return 0;
+}
+
+int mnt_look(struct ckpt_run *run, struct mnt_state *st, const struct ckpt_ns *ns,
+	     struct ckpt_error *err)
+{
+	struct ckpt_ns_place place = { .ns = { [CKPT_NS_MNT] = ns, [CKPT_NS_USER] = ns->owner } };
+	struct look l = { st, ns };
+	int r = ckpt_ns_run(run, &place, look, &l, err);
+
+	for (size_t i = 0; i < st->n_mounts; i++)
+		st->mounts[i].children = 0;
+	for (size_t i = 0; i < st->n_fs && r == 0; i++)
+		if (st->fs[i]->probe >= 0)
+			r = find_owner(run, st->fs[i], ns, err);
+	return r < 0 ? ckpt_wrap(err, "mount namespace %u", ns->id) : 0;
+}

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: MIT */
+/* restore: filesystems of the tree's own, and detached copies of what comes from outside. */
+#include <errno.h>
+#include <limits.h>
+#include <sched.h>
+#include <stdio.h>
+#include <sys/mman.h>
+
+#include "mnt.h"
+
+const char *mnt_bytes(const ProtobufCBinaryData *b, char *buf, size_t size)
+{
+	size_t len = b->len < size ? b->len : size - 1;
+
+	memcpy(buf, b->data, len);
+	buf[len] = 0;
+	return buf;
+}
+
+static int *none(size_t n)
+{
+	int *list = calloc(n + 1, sizeof(*list));
+
+	for (size_t i = 0; list && i < n; i++)
+		list[i] = -1;
+	return list;
+}
+
+int mnt_made_new(struct ckpt_run *run, struct mnt_made **out, struct ckpt_error *err)
+{
+	struct mnt_made *made = calloc(1, sizeof(*made));
+
+	*out = made;
+	if (!made)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	made->fs = none(ckpt_record_count(run, "mnt.filesystem"));
+	made->mounts = none(ckpt_record_count(run, "mnt.mount"));
+	if (!made->fs || !made->mounts)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	made->n_fs = ckpt_record_count(run, "mnt.filesystem");
+	made->n_mounts = ckpt_record_count(run, "mnt.mount");
+	return 0;
+}
+
+void mnt_made_free(struct mnt_made *made)
+{
+	if (!made)
+		return;
+	for (size_t i = 0; i < made->n_fs; i++)
+		if (made->fs[i] >= 0)
+			close(made->fs[i]);
+	for (size_t i = 0; i < made->n_mounts; i++)
+		if (made->mounts[i] >= 0)
+			close(made->mounts[i]);
+	free(made->fs);
+	free(made->mounts);
+	free(made);
+}
+
+/* ---- options --------------------------------------------------------------------------- */
+
+static int fs_message(int fd, const char *what, struct ckpt_error *err)
+{
+	int e = errno;
+	char text[256];
+	ssize_t len = read(fd, text, sizeof(text) - 1);
+
+	text[len > 0 ? len : 0] = 0;
+	text[strcspn(text, "\n")] = 0;
+	return ckpt_fail_sys(err, e, "%s%s%s", what, *text ? ": " : "", text);
+}
+
+/* Options that mountinfo shows and that are not given, or not here. */
+static bool is_skipped(const char *type, const char *key)
+{
+	static const struct {
+		const char *type, *key;
+	} skipped[] = {
+		{ NULL, "rw" },	   { NULL, "ro" },     { "cgroup2", NULL },
+		{ "sysfs", NULL }, { "mqueue", NULL },
+	};
+
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(skipped); i++)
+		if ((!skipped[i].type || !strcmp(skipped[i].type, type)) &&
+		    (!skipped[i].key || !strcmp(skipped[i].key, key)))
+			return true;
+	return false;
+}
+
+static int set_option(int fd, const char *type, char *word, int owner_of, struct ckpt_error *err)
+{
+	char *value = strchr(word, '='), number[16];
+	bool uid, gid;
+	struct stat st;
+
+	if (value)
+		*value++ = 0;
+	if (is_skipped(type, word))
+		return 0;
+	uid = !strcmp(word, "uid");
+	gid = !strcmp(word, "gid");
+	if (value && owner_of >= 0 && (uid || gid)) {
+		/* the kernel's ids are in the options, as everywhere in the image */
+		if (fstat(owner_of, &st))
+			return ckpt_fail_sys(err, errno, "the option %s", word);
+		snprintf(number, sizeof(number), "%u", uid ? st.st_uid : st.st_gid);
+		value = number;
+	}
+	if (fsconfig(fd, value ? FSCONFIG_SET_STRING : FSCONFIG_SET_FLAG, word, value, 0))
+		return fs_message(fd, word, err);
+	return 0;
+}
+
+bool mnt_fs_read_only(const Ckpt__Mnt__Filesystem *rec)
+{
+	return rec->options.len >= 2 && !memcmp(rec->options.data, "ro", 2) &&
+	       (rec->options.len == 2 || rec->options.data[2] == ',');
+}
+
+int mnt_fs_create(const Ckpt__Mnt__Filesystem *rec, int owner_of, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE char *options = malloc(rec->options.len + 1);
+	CKPT_AUTO_FD int fd = fsopen(rec->type, FSOPEN_CLOEXEC);
+	char source[PATH_MAX], *save = NULL;
+	int r, mnt;
+
+	if (!options)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	if (fd < 0)
+		return ckpt_fail_sys(err, errno, "fsopen(2)");
+	mnt_bytes(&rec->options, options, rec->options.len + 1);
+	mnt_bytes(&rec->source, source, sizeof(source));
+	if (*source && fsconfig(fd, FSCONFIG_SET_STRING, "source", source, 0))
+		return fs_message(fd, "source", err);
+	for (char *w = strtok_r(options, ",", &save); w; w = strtok_r(NULL, ",", &save)) {
+		r = set_option(fd, rec->type, w, owner_of, err);
+		if (r < 0)
+			return r;
+	}
+	/* what has content is made read-only when that is there */
+	if (mnt_fs_read_only(rec) && mnt_fstype(rec->type)->content == MNT_NOTHING &&
+	    fsconfig(fd, FSCONFIG_SET_FLAG, "ro", NULL, 0))
+		return fs_message(fd, "ro", err);
+	if (fsconfig(fd, FSCONFIG_CMD_CREATE, NULL, NULL, 0))
+		return fs_message(fd, "making it", err);
+	mnt = fsmount(fd, FSMOUNT_CLOEXEC, 0);
+	return mnt < 0 ? fs_message(fd, "fsmount(2)", err) : mnt;
+}
+
+/* ---- making ---------------------------------------------------------------------------- */
+
+struct create {
+	const Ckpt__Mnt__Filesystem *rec;
+	int owner_of, out;
+};
+
+/* In a mount namespace that the caller's user namespace owns: only there it may mount. */
+static int create(void *arg, struct ckpt_error *err)
+{
+	struct create *c = arg;
+
+	if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
+		return ckpt_fail_sys(err, errno, "a mount namespace to mount in");
+	c->out = mnt_fs_create(c->rec, c->owner_of, err);
+	return c->out < 0 ? c->out : 0;
+}
+
+/* A file with the ids that the options have. */
+static int owner_file(const Ckpt__Mnt__Filesystem *rec, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE char *options = malloc(rec->options.len + 1);
+	CKPT_AUTO_FD int fd = memfd_create("ckpt", MFD_CLOEXEC);
+	uid_t uid = (uid_t)-1;
+	gid_t gid = (gid_t)-1;
+	char *save = NULL;
+
+	if (!options || fd < 0)
+		return ckpt_fail_sys(err, options ? errno : ENOMEM, "memfd_create(2)");
+	mnt_bytes(&rec->options, options, rec->options.len + 1);
+	for (char *w = strtok_r(options, ",", &save); w; w = strtok_r(NULL, ",", &save)) {
+		if (!strncmp(w, "uid=", 4))
+			uid = (uid_t)strtoul(w + 4, NULL, 10);
+		if (!strncmp(w, "gid=", 4))
+			gid = (gid_t)strtoul(w + 4, NULL, 10);
+	}
+	if (fchown(fd, uid, gid))
+		return ckpt_fail_sys(err, errno, "fchown(2)");
+	return ckpt_steal_fd(&fd);
+}
+
+static int make_one(struct ckpt_run *run, const Ckpt__Mnt__Filesystem *rec, int *out,
+		    struct ckpt_error *err)
+{
+	const struct mnt_fstype *type = mnt_fstype(rec->type);
+	const struct ckpt_ns *owner = ckpt_ns_by_id(run, rec->owner);
+	const struct ckpt_ns *shows = rec->shows ? ckpt_ns_by_id(run, rec->shows) : NULL;
+	CKPT_AUTO_FD int ids = owner_file(rec, err);
+	struct ckpt_ns_place place = { 0 };
+	struct create c = { rec, ids, -1 };
+	int r;
+
+	if (ids < 0)
+		return ids;
+	if (!strcmp(rec->type, "nsfs")) {
+		*out = open_tree(shows->fd, "",
+				 OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+		return *out < 0 ? ckpt_fail_sys(err, errno, "open_tree(2) of a namespace") : 0;
+	}
+	if (type->in_place)
+		return 0;
+	/* these belong to the owner of what they show, whoever mounts them */
+	if (shows)
+		place.ns[shows->type] = shows;
+	else
+		place.ns[CKPT_NS_USER] = owner;
+	r = ckpt_ns_run(run, &place, create, &c, err);
+	*out = c.out;
+	return r;
+}
+
+static int seal_read_only(int fd, struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int pick = fspick(fd, "", FSPICK_CLOEXEC | FSPICK_EMPTY_PATH);
+
+	if (pick < 0 || fsconfig(pick, FSCONFIG_SET_FLAG, "ro", NULL, 0) ||
+	    fsconfig(pick, FSCONFIG_CMD_RECONFIGURE, NULL, NULL, 0))
+		return ckpt_fail_sys(err, errno, "making it read-only");
+	return 0;
+}
+
+int mnt_make_filesystems(struct ckpt_run *run, struct mnt_made *made, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < made->n_fs; i++) {
+		const Ckpt__Mnt__Filesystem *rec = ckpt_record_at(run, "mnt.filesystem", i);
+		int r = make_one(run, rec, &made->fs[i], err);
+
+		if (r == 0 && mnt_fstype(rec->type)->content == MNT_INODES)
+			r = mnt_content_fill(run, rec->id, made->fs[i], false, err);
+		if (r == 0 && mnt_fs_read_only(rec) && mnt_fstype(rec->type)->content == MNT_INODES)
+			r = seal_read_only(made->fs[i], err);
+		if (r < 0)
+			return ckpt_wrap(err, "filesystem %u (%s)", rec->id, rec->type);
+	}
+	return 0;
+}

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: MIT */
+/* Internal to the plugin mnt: mount namespaces. */
+#ifndef MNT_H
+#define MNT_H
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <ckpt/mnt.h>
+#include <ckpt/plugin.h>
+
+#include "mnt.pb-c.h"
+#include "uapi.h"
+
+enum { MNT_REC_FILESYSTEM = 1, MNT_REC_MOUNT, MNT_REC_INODE, MNT_REC_PLACE };
+
+#define MNT_PAGES_NAME "mnt"
+
+/* ---- kinds of filesystems (fstype.c) ------------------------------------------------ */
+
+enum mnt_content {
+	MNT_NOTHING, /* the kernel makes what is in it */
+	MNT_INODES,  /* we save it */
+};
+
+struct mnt_fstype {
+	const char *name;
+	enum mnt_content content;
+	enum ckpt_ns_type shows; /* CKPT_NS_TYPES: nothing */
+	bool in_place;		 /* its options are paths: it is made where it is mounted */
+};
+
+/* NULL: we cannot make that one. */
+const struct mnt_fstype *mnt_fstype(const char *name);
+/* The flags of a mount in mountinfo's words; -EINVAL: there is one that we do not know. */
+int mnt_attr_parse(const char *text, uint32_t *attr);
+
+/* ---- the model, dump and verify (model.c) --------------------------------------------- */
+
+struct mnt_fs {
+	uint32_t id; /* in the image; 0: from outside */
+	uint32_t major, minor;
+	const struct mnt_fstype *type; /* NULL: from outside */
+	const struct ckpt_mount *first;
+	uint32_t owner, shows;
+	int probe; /* fspick(2) of it, to ask for its owner; -1 */
+};
+
+struct mnt_mount {
+	uint32_t id; /* in the image; 0: left out */
+	const struct ckpt_ns *ns;
+	const struct ckpt_mount *m;
+	struct mnt_mount *parent; /* NULL: the root */
+	size_t children;	  /* while peeling */
+	struct mnt_fs *fs;
+	uint32_t attr;
+	bool top; /* the root of its namespace */
+	bool file, deleted, locked, seen;
+	/* from outside */
+	const char *key; /* the user's; or NULL */
+	const struct ckpt_mount *host;
+	char *path;
+	uint32_t below;
+	int fd; /* O_PATH of what is mounted, with nothing on top; -1 */
+};
+
+struct mnt_state {
+	struct ckpt_run *run;
+	bool modelled;
+	struct mnt_fs **fs;
+	size_t n_fs;
+	struct mnt_mount *mounts; /* of all namespaces, those of one together */
+	size_t n_mounts;
+	const struct ckpt_mounts *own;
+	uint32_t n_inodes;
+	struct ckpt_pages *pages;
+	/* restore */
+	struct mnt_made *made;
+};
+
+struct mnt_state *mnt_state(struct ckpt_run *run, struct ckpt_error *err);
+void mnt_state_free(void *state);
+
+/* Look at all namespaces of the tree; once a run. */
+int mnt_model(struct ckpt_run *run, struct mnt_state *st, struct ckpt_error *err);
+int mnt_refuse(struct ckpt_run *run, const struct ckpt_ns *ns, const char *feature,
+	       const char *object, const char *reason, const char *hint);
+
+/* Which of ckpt's own mounts shows the same, and where (external.c). */
+int mnt_external_find(struct mnt_state *st, struct mnt_mount *m, struct ckpt_error *err);
+/* The user's key for a mount, or NULL. */
+const char *mnt_external_key(struct ckpt_run *run, const char *point);
+/* restore: the user's place for it, or NULL. */
+const char *mnt_external_place(struct ckpt_run *run, const Ckpt__Mnt__Mount *m);
+/* How many mounts of the list hide what `path` would find in `m`? */
+uint32_t mnt_hidden_by(const struct ckpt_mounts *all, const struct ckpt_mount *m, const char *path);
+bool mnt_path_below(const char *path, const char *top);
+
+/* Locks, owners and roots of the mounts of one namespace, in a private copy of it (look.c). */
+int mnt_look(struct ckpt_run *run, struct mnt_state *st, const struct ckpt_ns *ns,
+	     struct ckpt_error *err);
+
+/* ---- content (save.c, fill.c) --------------------------------------------------------- */
+
+/* Owner, mode, times. */
+void mnt_inode_of(Ckpt__Mnt__Inode *rec, const struct stat *st);
+int mnt_inode_apply(int fd, const Ckpt__Mnt__Inode *rec, struct ckpt_error *err);
+int mnt_content_save(struct ckpt_run *run, struct mnt_state *st, const struct mnt_mount *m,
+		     struct ckpt_error *err);
+/* Into a filesystem that is empty; `root` is a descriptor of its root directory. */
+int mnt_content_fill(struct ckpt_run *run, uint32_t fs, int root, bool times_only,
+		     struct ckpt_error *err);
+
+/* ---- restore (make.c, source.c, stage.c, group.c)
+ * ------------------------------------------------- */
+
+struct mnt_made {
+	int *fs;     /* by index of the record: a detached mount of the whole; -1 */
+	int *mounts; /* by index of the record: detached, then in its place; -1 */
+	size_t n_fs, n_mounts;
+};
+
+void mnt_made_free(struct mnt_made *made);
+int mnt_made_new(struct ckpt_run *run, struct mnt_made **out, struct ckpt_error *err);
+/*
+ * fsopen(2) and its kin, by the caller's credentials. Returns a detached mount.
+ * `owner_of`: a file that has the ids of the options; -1: they are as they are.
+ */
+int mnt_fs_create(const Ckpt__Mnt__Filesystem *rec, int owner_of, struct ckpt_error *err);
+bool mnt_fs_read_only(const Ckpt__Mnt__Filesystem *rec);
+int mnt_make_filesystems(struct ckpt_run *run, struct mnt_made *made, struct ckpt_error *err);
+int mnt_make_sources(struct ckpt_run *run, struct mnt_made *made, struct ckpt_error *err);
+/* A file or directory at that path, with the directories on the way. */
+int mnt_make_point(int root, const char *point, bool file);
+int mnt_delete_roots(struct ckpt_run *run, const struct mnt_made *made, struct ckpt_error *err);
+int mnt_stage(struct ckpt_run *run, struct mnt_made *made, struct ckpt_ns *ns,
+	      struct ckpt_error *err);
+int mnt_join_groups(struct ckpt_run *run, struct mnt_made *made, struct ckpt_error *err);
+const char *mnt_bytes(const ProtobufCBinaryData *b, char *buf, size_t size);
+
+/* ---- steps ------------------------------------------------------------------------------ */
+
+int mnt_survey(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err);
+int mnt_collect(struct ckpt_run *run, struct ckpt_error *err);
+int mnt_plan(struct ckpt_run *run, struct ckpt_error *err);
+int mnt_make(struct ckpt_run *run, struct ckpt_error *err);
+int mnt_settle(struct ckpt_run *run, struct ckpt_error *err);
+int mnt_places_survey(struct ckpt_run *run, struct ckpt_error *err);
+int mnt_places_collect(struct ckpt_run *run, struct ckpt_error *err);
+int mnt_places_plan(struct ckpt_run *run, struct ckpt_error *err);
+int mnt_places_enter(struct ckpt_run *run, struct ckpt_error *err);
+int mnt_place_takes(struct ckpt_run *run, const struct ckpt_task *t, struct ckpt_error *err);
+
+#endif

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Root and working directories that are not found from ckpt's own root: in another mount
+ * namespace, or below a chroot(2). Those in ckpt's own root are the plugin task's.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+
+#include "mnt.h"
+
+struct place {
+	int mnt; /* -ENOENT: nowhere */
+	char path[PATH_MAX];
+	bool found; /* the path leads there */
+};
+
+static int mount_id(int fd, uint64_t *id)
+{
+	struct statx sx;
+
+	if (statx(fd, "", AT_EMPTY_PATH, STATX_MNT_ID, &sx))
+		return -errno;
+	*id = sx.stx_mnt_id;
+	return 0;
+}
+
+static bool same(const struct stat *a, const struct stat *b)
+{
+	return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+static int locate(struct ckpt_run *run, const struct ckpt_task *t, const char *link,
+		  struct place *p, struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int fd = openat(t->procfd, link, O_PATH | O_CLOEXEC);
+	ssize_t len = ckpt_proc_link(t, link, p->path, sizeof(p->path), err);
+	struct stat is, there;
+
+	if (fd < 0 || len < 0)
+		return ckpt_fail_sys(err, fd < 0 ? errno : (int)len, "/proc/%d/%s", t->pid, link);
+	if (fstat(fd, &is))
+		return ckpt_fail_sys(err, errno, "/proc/%d/%s", t->pid, link);
+	p->mnt = ckpt_mnt_of_fd(run, fd, err);
+	if (p->mnt < 0 && p->mnt != -ENOENT)
+		return p->mnt;
+	p->found = p->mnt >= 0 && !ckpt_stat_in(run, (uint32_t)p->mnt, p->path, false, &there) &&
+		   same(&is, &there);
+	return 0;
+}
+
+static int has_own_root(const struct ckpt_task *t)
+{
+	CKPT_AUTO_FD int theirs = openat(t->procfd, "root", O_PATH | O_CLOEXEC);
+	CKPT_AUTO_FD int ours = open("/", O_PATH | O_CLOEXEC);
+	uint64_t a = 0, b = 0;
+	struct stat sa, sb;
+
+	if (theirs < 0 || ours < 0 || fstat(theirs, &sa) || fstat(ours, &sb) ||
+	    mount_id(theirs, &a) < 0 || mount_id(ours, &b) < 0)
+		return -errno;
+	return a == b && same(&sa, &sb);
+}
+
+int mnt_place_takes(struct ckpt_run *run, const struct ckpt_task *t, struct ckpt_error *err)
+{
+	int r = has_own_root(t);
+	struct place cwd;
+
+	if (r < 0)
+		return ckpt_fail_sys(err, r, "/proc/%d/root", t->pid);
+	if (!r)
+		return 1;
+	r = locate(run, t, "cwd", &cwd, err);
+	return r < 0 ? r : cwd.mnt != 0;
+}
+
+static bool gone(struct ckpt_run *run, int r)
+{
+	return ckpt_is_live(run) && (r == -ENOENT || r == -ESRCH);
+}
+
+/* A namespace that is left out leaves its tasks where ckpt is. */
+static bool is_lost(struct ckpt_run *run, const struct ckpt_task *t)
+{
+	return ckpt_ns_of_task(run, t, CKPT_NS_MNT)->lost;
+}
+
+static int survey_one(struct ckpt_run *run, const struct ckpt_task *t, const char *link,
+		      const char *object, struct ckpt_error *err)
+{
+	struct ckpt_blocker b = { "root",
+				  t,
+				  object,
+				  "its path does not lead there (any more)",
+				  "let it change to a directory that exists",
+				  false };
+	struct place p;
+	int r = locate(run, t, link, &p, err);
+
+	if (r == 0 && !p.found)
+		ckpt_refuse(run, &b);
+	return gone(run, r) ? 0 : r;
+}
+
+int mnt_places_survey(struct ckpt_run *run, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < ckpt_task_count(run); i++) {
+		const struct ckpt_task *t = ckpt_task_at(run, i);
+		int r = t->zombie || is_lost(run, t) ? 0 : mnt_place_takes(run, t, err);
+
+		if (gone(run, r) || !r)
+			continue;
+		if (r > 0)
+			r = ckpt_refuse_off(run, "root", t, "root or working directory");
+		if (r == 1)
+			r = survey_one(run, t, "root", "root directory", err);
+		if (r == 0)
+			r = survey_one(run, t, "cwd", "working directory", err);
+		if (r < 0 && r != -ECANCELED)
+			return r;
+	}
+	return 0;
+}
+
+int mnt_places_collect(struct ckpt_run *run, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < ckpt_task_count(run) && ckpt_feature_on(run, "root"); i++) {
+		const struct ckpt_task *t = ckpt_task_at(run, i);
+		Ckpt__Mnt__Place rec = CKPT__MNT__PLACE__INIT;
+		struct place root, cwd;
+		int r = t->zombie || is_lost(run, t) ? 0 : mnt_place_takes(run, t, err);
+
+		if (r == 1)
+			r = locate(run, t, "root", &root, err);
+		else if (r == 0)
+			continue;
+		if (r == 0)
+			r = locate(run, t, "cwd", &cwd, err);
+		if (r < 0)
+			return r;
+		if (!root.found || !cwd.found)
+			continue;
+		rec.id = t->id;
+		rec.root_mnt = (uint32_t)root.mnt;
+		rec.root = (ProtobufCBinaryData){ strlen(root.path), (uint8_t *)root.path };
+		rec.cwd_mnt = (uint32_t)cwd.mnt;
+		rec.cwd = (ProtobufCBinaryData){ strlen(cwd.path), (uint8_t *)cwd.path };
+		r = ckpt_record_put(run, MNT_REC_PLACE, &rec.base, err);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+/* ---- restore ------------------------------------------------------------------------- */
+
+static bool good(struct ckpt_run *run, uint32_t mnt, const ProtobufCBinaryData *path)
+{
+	const struct ckpt_ns *ns = mnt ? ckpt_ns_by_id(run, mnt) : NULL;
+
+	return path->len && path->len < PATH_MAX && path->data[0] == '/' &&
+	       !memchr(path->data, 0, path->len) && (!mnt || (ns && ns->type == CKPT_NS_MNT));
+}
+
+int mnt_places_plan(struct ckpt_run *run, struct ckpt_error *err)
+{
+	const Ckpt__Mnt__Place *rec;
+
+	for (size_t i = 0; (rec = ckpt_record_at(run, "mnt.place", i)); i++) {
+		char path[PATH_MAX];
+		struct stat st;
+		int r;
+
+		if (!ckpt_record_by_id(run, "pid.task", rec->id) ||
+		    !good(run, rec->root_mnt, &rec->root) || !good(run, rec->cwd_mnt, &rec->cwd))
+			return ckpt_fail_image(err, "the place of task %u is not valid", rec->id);
+		mnt_bytes(&rec->root, path, sizeof(path));
+		r = ckpt_stat_in(run, rec->root_mnt, path, false, &st);
+		if (r == 0) {
+			mnt_bytes(&rec->cwd, path, sizeof(path));
+			r = ckpt_stat_in(run, rec->cwd_mnt, path, false, &st);
+		}
+		if (r < 0 && r != -EINPROGRESS)
+			ckpt_unmet(run, CKPT_EXIT_FAILED, "make that directory",
+				   "task %u: its directory %s is not there", rec->id, path);
+	}
+	return 0;
+}
+
+static int lend(struct ckpt_run *run, struct ckpt_task *t, uint32_t mnt,
+		const ProtobufCBinaryData *path, struct ckpt_error *err)
+{
+	char buf[PATH_MAX];
+	CKPT_AUTO_FD int fd = ckpt_open_in(run, mnt, mnt_bytes(path, buf, sizeof(buf)),
+					   O_PATH | O_DIRECTORY, 0, err);
+
+	return fd < 0 ? fd : ckpt_lend_fd(run, t, fd, err);
+}
+
+static int enter(struct ckpt_run *run, const Ckpt__Mnt__Place *rec, struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "mnt.places");
+	struct ckpt_task *t = ckpt_task_by_id(run, rec->id);
+	int root, cwd, r;
+
+	if (!t)
+		return ckpt_fail(err, ESRCH, "it was not made");
+	root = lend(run, t, rec->root_mnt, &rec->root, err);
+	cwd = root < 0 ? root : lend(run, t, rec->cwd_mnt, &rec->cwd, err);
+	if (cwd < 0)
+		return cwd;
+	ckpt_script_add(s, SYS_fchdir, CKPT_C(root));
+	ckpt_script_add(s, SYS_chroot, CKPT_STR("."));
+	ckpt_script_add(s, SYS_fchdir, CKPT_C(cwd));
+	r = ckpt_script_run(s, t->threads[0], err);
+	if (r == 0)
+		r = ckpt_return_fd(run, t, cwd, err);
+	return r < 0 ? r : ckpt_return_fd(run, t, root, err);
+}
+
+int mnt_places_enter(struct ckpt_run *run, struct ckpt_error *err)
+{
+	const Ckpt__Mnt__Place *rec;
+
+	for (size_t i = 0; (rec = ckpt_record_at(run, "mnt.place", i)); i++)
+		if (enter(run, rec, err) < 0)
+			return ckpt_wrap(err, "task %u", rec->id);
+	return 0;
+}

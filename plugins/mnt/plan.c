@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: MIT */
+/* restore: every value of the records, and whether what comes from outside is there. */
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+
+#include "mnt.h"
+
+#define ATTR_KNOWN                                                                      \
+	(MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC | \
+	 MOUNT_ATTR_NOATIME | MOUNT_ATTR_STRICTATIME | MOUNT_ATTR_NODIRATIME |          \
+	 MOUNT_ATTR_NOSYMFOLLOW)
+#define PAGE 4096
+
+static bool is_text(const ProtobufCBinaryData *b)
+{
+	return b->len < PATH_MAX && !memchr(b->data ? b->data : (const uint8_t *)"", 0, b->len);
+}
+
+static bool is_path(const ProtobufCBinaryData *b)
+{
+	return b->len && b->data[0] == '/' && is_text(b);
+}
+
+static bool is_ns(struct ckpt_run *run, uint32_t id, enum ckpt_ns_type type)
+{
+	const struct ckpt_ns *ns = ckpt_ns_by_id(run, id);
+
+	return ns && ns->type == type;
+}
+
+/* ---- filesystems -------------------------------------------------------------------- */
+
+static int plan_fs(struct ckpt_run *run, const Ckpt__Mnt__Filesystem *rec, struct ckpt_error *err)
+{
+	const struct mnt_fstype *type = mnt_fstype(rec->type);
+	const bool nsfs = type && !strcmp(type->name, "nsfs");
+
+	if (!type || !is_text(&rec->source) || !is_text(&rec->options) ||
+	    !is_ns(run, rec->owner, CKPT_NS_USER))
+		return ckpt_fail_image(err, "filesystem %u is not valid", rec->id);
+	if (nsfs ? !rec->shows || !ckpt_ns_by_id(run, rec->shows) ||
+			    is_ns(run, rec->shows, CKPT_NS_MNT)
+		 : type->shows != CKPT_NS_TYPES && !is_ns(run, rec->shows, type->shows))
+		return ckpt_fail_image(err, "filesystem %u shows namespace %u", rec->id,
+				       rec->shows);
+	return 0;
+}
+
+/* ---- mounts ---------------------------------------------------------------------------- */
+
+static int plan_external(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec, struct ckpt_error *err)
+{
+	const char *place = mnt_external_place(run, rec);
+	char path[PATH_MAX], point[PATH_MAX];
+	struct stat st;
+
+	if ((!rec->key.len && !is_path(&rec->host)) || !is_text(&rec->key) ||
+	    (rec->host.len && (!is_path(&rec->host) || !is_path(&rec->host_point))) || rec->deleted)
+		return ckpt_fail_image(err, "mount %u is not valid", rec->id);
+	if (ckpt_plan_only(run))
+		return 0;
+	mnt_bytes(&rec->host, path, sizeof(path));
+	mnt_bytes(&rec->point, point, sizeof(point));
+	if (!place && rec->key.len) {
+		mnt_bytes(&rec->key, path, sizeof(path));
+		return ckpt_unmet(run, CKPT_EXIT_FAILED,
+				  "say what is to be there: -o mnt.external=KEY:/path",
+				  "%s is to come from outside (its key is %s)", point, path);
+	}
+	if (place)
+		ckpt_log(run, CKPT_LOG_INFO, "%s of namespace %u is %s", point, rec->ns, place);
+	else
+		ckpt_log(run, CKPT_LOG_INFO, "%s of namespace %u is %s here, as it was", point,
+			 rec->ns, path);
+	if ((place || !rec->below) && lstat(place ? place : path, &st))
+		return ckpt_unmet(run, CKPT_EXIT_FAILED,
+				  "put it there, or say where it is: -o mnt.external=POINT:/path",
+				  "%s is to come from %s: %s", point, place ? place : path,
+				  ckpt_errno_name(errno));
+	return 0;
+}
+
+static int plan_mount(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec, struct ckpt_error *err)
+{
+	const struct ckpt_ns *ns = ckpt_ns_by_id(run, rec->ns);
+	const Ckpt__Mnt__Mount *parent =
+		rec->parent ? ckpt_record_by_id(run, "mnt.mount", rec->parent) : NULL;
+
+	if (!ns || ns->type != CKPT_NS_MNT || ns->own || !ns->owner ||
+	    (rec->parent && (!parent || parent == rec || parent->ns != rec->ns)) ||
+	    (rec->fs && !ckpt_record_by_id(run, "mnt.filesystem", rec->fs)) ||
+	    !is_path(&rec->root) || !is_path(&rec->point) || rec->attr & ~(uint32_t)ATTR_KNOWN ||
+	    (rec->deleted && (!rec->gone || rec->gone->uid == UINT32_MAX ||
+			      rec->gone->gid == UINT32_MAX || !rec->fs || rec->root.len < 10 ||
+			      memcmp(rec->root.data + rec->root.len - 9, "//deleted", 9))))
+		return ckpt_fail_image(err, "mount %u is not valid", rec->id);
+	return rec->fs ? 0 : plan_external(run, rec, err);
+}
+
+static int plan_roots(struct ckpt_run *run, struct ckpt_error *err)
+{
+	const struct ckpt_ns *ns;
+	const Ckpt__Mnt__Mount *rec;
+
+	for (size_t i = 0; i < ckpt_ns_count(run); i++) {
+		size_t roots = 0;
+
+		ns = ckpt_ns_at(run, i);
+		if (ns->type != CKPT_NS_MNT || ns->own)
+			continue;
+		for (size_t k = 0; (rec = ckpt_record_at(run, "mnt.mount", k)); k++)
+			roots += rec->ns == ns->id && !rec->parent;
+		if (roots != 1)
+			return ckpt_fail_image(err, "mount namespace %u has %zu roots", ns->id,
+					       roots);
+	}
+	return 0;
+}
+
+/* ---- content ----------------------------------------------------------------------------- */
+
+static bool good_name(const Ckpt__Mnt__Inode *rec)
+{
+	const ProtobufCBinaryData *n = &rec->name;
+
+	if (!rec->parent)
+		return !n->len;
+	return n->len && n->len <= NAME_MAX && !memchr(n->data, 0, n->len) &&
+	       !memchr(n->data, '/', n->len) && !(n->len == 1 && n->data[0] == '.') &&
+	       !(n->len == 2 && !memcmp(n->data, "..", 2));
+}
+
+static bool good_type(const Ckpt__Mnt__Inode *rec)
+{
+	switch (rec->mode & S_IFMT) {
+	case S_IFDIR:
+	case S_IFCHR:
+	case S_IFBLK:
+	case S_IFIFO:
+	case S_IFSOCK:
+		return !rec->size && !rec->target.len;
+	case S_IFREG:
+		return rec->size <= INT64_MAX && !rec->target.len;
+	case S_IFLNK:
+		return rec->target.len && is_text(&rec->target) && !rec->size;
+	}
+	return false;
+}
+
+static bool good_extents(const Ckpt__Mnt__Inode *rec, uint64_t pages)
+{
+	uint64_t next = 0, size = (rec->size + PAGE - 1) & ~(uint64_t)(PAGE - 1);
+
+	for (size_t i = 0; i < rec->n_extents; i++) {
+		const Ckpt__Mnt__Extent *e = rec->extents[i];
+
+		if (e->offset % PAGE || e->len % PAGE || !e->len || e->at % PAGE ||
+		    e->offset < next || e->len > size || e->offset > size - e->len ||
+		    e->len > pages || e->at > pages - e->len)
+			return false;
+		next = e->offset + e->len;
+	}
+	return true;
+}
+
+static bool good_place(struct ckpt_run *run, const Ckpt__Mnt__Inode *rec)
+{
+	const Ckpt__Mnt__Filesystem *fs = ckpt_record_by_id(run, "mnt.filesystem", rec->fs);
+	const Ckpt__Mnt__Inode *dir =
+		rec->parent ? ckpt_record_by_id(run, "mnt.inode", rec->parent) : NULL;
+	const Ckpt__Mnt__Inode *link =
+		rec->link ? ckpt_record_by_id(run, "mnt.inode", rec->link) : NULL;
+
+	if (!fs || mnt_fstype(fs->type)->content != MNT_INODES)
+		return false;
+	if (rec->parent &&
+	    (!dir || dir->id >= rec->id || dir->fs != rec->fs || dir->link || !S_ISDIR(dir->mode)))
+		return false;
+	if (rec->link)
+		return rec->parent && link && link->id < rec->id && link->fs == rec->fs &&
+		       !link->link && !S_ISDIR(link->mode);
+	return rec->parent || S_ISDIR(rec->mode);
+}
+
+static int plan_content(struct ckpt_run *run, struct ckpt_error *err)
+{
+	const Ckpt__Mnt__Inode *rec;
+	uint64_t size = 0;
+	int fd = -1, r = 0;
+
+	if (!ckpt_record_count(run, "mnt.inode"))
+		return 0;
+	if (ckpt_plan_only(run))
+		size = UINT64_MAX;
+	else
+		r = ckpt_pages_open(run, MNT_PAGES_NAME, &fd, &size, err);
+	if (r < 0 && r != -ENOENT)
+		return r;
+	if (fd >= 0)
+		close(fd);
+	for (size_t i = 0; (rec = ckpt_record_at(run, "mnt.inode", i)); i++)
+		if (!good_place(run, rec) || !good_name(rec) ||
+		    (!rec->link && (!good_type(rec) || !good_extents(rec, size) ||
+				    rec->uid == UINT32_MAX || rec->gid == UINT32_MAX)))
+			return ckpt_fail_image(err, "inode %u is not valid", rec->id);
+	return 0;
+}
+
+int mnt_plan(struct ckpt_run *run, struct ckpt_error *err)
+{
+	static const char *const ordered[] = { "mnt.filesystem", "mnt.mount", "mnt.inode",
+					       "mnt.place" };
+	const Ckpt__Mnt__Filesystem *fs;
+	const Ckpt__Mnt__Mount *m;
+	int r = 0;
+
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(ordered) && r == 0; i++)
+		r = ckpt_record_order(run, ordered[i], err);
+	for (size_t i = 0; r == 0 && (fs = ckpt_record_at(run, "mnt.filesystem", i)); i++)
+		r = plan_fs(run, fs, err);
+	for (size_t i = 0; r == 0 && (m = ckpt_record_at(run, "mnt.mount", i)); i++)
+		r = plan_mount(run, m, err);
+	if (r == 0)
+		r = plan_roots(run, err);
+	if (r == 0)
+		r = plan_content(run, err);
+	return r < 0 ? r : mnt_places_plan(run, err);
+}

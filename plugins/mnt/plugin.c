@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: MIT */
+/* The plugin mnt: mount namespaces, what is mounted in them, and where tasks stand in them. */
+#include <errno.h>
+#include <sys/syscall.h>
+
+#include "mnt.h"
+
+#define LIST(...) ((const char *const[]){ __VA_ARGS__, NULL })
+
+static const struct ckpt_option options[] = {
+	{ "external", CKPT_OPT_LIST, NULL, NULL, 0, 0,
+	  "dump: /path/in/tree[:KEY] comes from outside; restore: {KEY|/path/in/tree}:/host/path" },
+	{ NULL, CKPT_OPT_BOOL, NULL, NULL, 0, 0, NULL },
+};
+
+static const struct ckpt_feature features[] = {
+	{ "namespaces", "mount namespaces with their mounts" },
+	{ "content", "the files of filesystems in memory (tmpfs, ramfs)" },
+	{ "propagation", "shared, receiving and unbindable mounts" },
+	{ "root", "root and working directories outside ckpt's own root" },
+	{ NULL, NULL },
+};
+
+static const struct ckpt_record_type records[] = {
+	{ MNT_REC_FILESYSTEM, "filesystem", &ckpt__mnt__filesystem__descriptor },
+	{ MNT_REC_MOUNT, "mount", &ckpt__mnt__mount__descriptor },
+	{ MNT_REC_INODE, "inode", &ckpt__mnt__inode__descriptor },
+	{ MNT_REC_PLACE, "place", &ckpt__mnt__place__descriptor },
+	{ 0, NULL, NULL },
+};
+
+/* The place in the image is no property of a file; programs that go on write to theirs. */
+static const struct ckpt_field_rule rules[] = {
+	{ "Inode", "atime_ns", CKPT_EQ_VOLATILE }, { "Inode", "mtime_ns", CKPT_EQ_DIFF },
+	{ "Inode", "size", CKPT_EQ_DIFF },	   { "Inode", "extents", CKPT_EQ_DIFF },
+	{ "Extent", "at", CKPT_EQ_VOLATILE },	   { NULL, NULL, CKPT_EQ_VOLATILE },
+};
+
+static const struct ckpt_step steps[] = {
+	{ CKPT_DUMP, "survey", "root and working directories that cannot be saved", LIST("seized"),
+	  LIST("surveyed"), LIST("ns.survey"), mnt_places_survey, NULL },
+	{ CKPT_DUMP | CKPT_VERIFY, "collect", "save mounts and what filesystems in memory hold",
+	  LIST("surveyed"), LIST("collected"), NULL, mnt_collect, NULL },
+	{ CKPT_RESTORE, "plan", "check mounts, and what they need from outside", LIST("loaded"),
+	  LIST("planned"), LIST("ns.plan"), mnt_plan, NULL },
+	/* proc shows a pid namespace, which must have its first process by then */
+	{ CKPT_RESTORE, "make", "make mount namespaces", LIST("tasks-made"), LIST("tasks-placed"),
+	  LIST("ns.fill"), mnt_make, NULL },
+	{ CKPT_RESTORE, "places", "tasks go to their root and working directories",
+	  LIST("mnt.make"), LIST("tasks-placed"), LIST("ns.join"), mnt_places_enter, NULL },
+	{ CKPT_RESTORE, "settle", "times of what was used meanwhile", LIST("threads-made"),
+	  LIST("sealed"), LIST("fd.finish", "sock.settle"), mnt_settle, NULL },
+	{ 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL },
+};
+
+/* Made by our own step, when pid namespaces are there. */
+static int make_later(struct ckpt_run *run, struct ckpt_ns *ns, struct ckpt_error *err)
+{
+	(void)run, (void)ns, (void)err;
+	return 0;
+}
+
+static const struct ckpt_ns_kind ns_kind = {
+	.size = sizeof(struct ckpt_ns_kind),
+	.type = CKPT_NS_MNT,
+	.feature = "namespaces",
+	.survey = mnt_survey,
+	.make = make_later,
+};
+
+static const struct ckpt_place_kind place_kind = {
+	.size = sizeof(struct ckpt_place_kind),
+	.takes = mnt_place_takes,
+};
+
+static const struct ckpt_extension extensions[] = {
+	{ CKPT_NS_POINT, "mnt", &ns_kind },
+	{ CKPT_PLACE_POINT, "mnt", &place_kind },
+	{ NULL, NULL, NULL },
+};
+
+int mnt_make(struct ckpt_run *run, struct ckpt_error *err)
+{
+	struct mnt_state *st = mnt_state(run, err);
+	int r = st ? 0 : -ENOMEM;
+
+	if (r == 0 && ckpt_record_count(run, "mnt.mount"))
+		r = mnt_made_new(run, &st->made, err);
+	if (r < 0 || !st->made)
+		return r;
+	r = mnt_make_filesystems(run, st->made, err);
+	if (r == 0)
+		r = mnt_make_sources(run, st->made, err);
+	for (size_t i = 0; i < ckpt_ns_count(run) && r == 0; i++) {
+		struct ckpt_ns *ns = ckpt_ns_at(run, i);
+
+		if (ns->type == CKPT_NS_MNT && !ns->own && ns->fd < 0)
+			r = mnt_stage(run, st->made, ns, err);
+		if (r < 0)
+			ckpt_wrap(err, "mount namespace %u", ns->id);
+	}
+	if (r == 0)
+		r = mnt_delete_roots(run, st->made, err);
+	if (r == 0)
+		r = mnt_join_groups(run, st->made, err);
+	ckpt_count(run, "mounts", st->made->n_mounts);
+	return r;
+}
+
+int mnt_settle(struct ckpt_run *run, struct ckpt_error *err)
+{
+	struct mnt_state *st = mnt_state(run, err);
+	int r = st ? 0 : -ENOMEM;
+
+	for (size_t i = 0; r == 0 && st->made && i < st->made->n_fs; i++) {
+		const Ckpt__Mnt__Filesystem *rec = ckpt_record_at(run, "mnt.filesystem", i);
+
+		if (mnt_fstype(rec->type)->content == MNT_INODES && !mnt_fs_read_only(rec))
+			r = mnt_content_fill(run, rec->id, st->made->fs[i], true, err);
+	}
+	return r;
+}
+
+static int probe_mount_setattr(struct ckpt_error *err)
+{
+	if (mount_setattr(-1, "", 0, NULL, 0) < 0 && errno == ENOSYS)
+		return ckpt_fail_sys(err, ENOSYS, "mount_setattr(2): mount namespaces are refused");
+	return 0;
+}
+
+static const struct ckpt_need needs[] = {
+	{ "mount_setattr(2)", false, probe_mount_setattr },
+	{ NULL, false, NULL },
+};
+
+CKPT_PLUGIN{
+	CKPT_PLUGIN_HEADER,
+	.name = "mnt",
+	.version = "0.1.0",
+	.summary = "mount namespaces, filesystems in memory, root directories",
+	.license = "MIT",
+	.options = options,
+	.features = features,
+	.records = records,
+	.rules = rules,
+	.steps = steps,
+	.extensions = extensions,
+	.needs = needs,
+	.state_free = mnt_state_free,
+};

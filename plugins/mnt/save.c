@@ -1,0 +1,404 @@
+/* SPDX-License-Identifier: MIT */
+/* dump and verify: what is in a filesystem in memory, file by file. */
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <sys/sysmacros.h>
+#include <sys/xattr.h>
+
+#include "mnt.h"
+
+#define CHUNK ((size_t)1 << 20)
+#define PAGE  4096
+/* the kernel's limit of an attribute's value */
+#define VALUE_MAX 65536
+
+struct name_of {
+	ino_t ino;
+	uint32_t id;
+};
+
+struct save {
+	struct ckpt_run *run;
+	struct mnt_state *st;
+	uint32_t fs;
+	struct name_of *linked; /* files with several names that were met */
+	size_t n_linked;
+	char *buf;
+};
+
+/* Everything that a record points at. */
+struct parts {
+	Ckpt__Mnt__Xattr *xattrs, **xattr_list;
+	Ckpt__Mnt__Extent *extents, **extent_list;
+	size_t n_xattrs, n_extents;
+	char target[PATH_MAX];
+};
+
+static void parts_free(struct parts *p)
+{
+	for (size_t i = 0; i < p->n_xattrs; i++) {
+		free(p->xattrs[i].name);
+		free(p->xattrs[i].value.data);
+	}
+	free(p->xattrs);
+	free(p->xattr_list);
+	free(p->extents);
+	free(p->extent_list);
+}
+
+static uint64_t sum(const char *data, size_t len)
+{
+	uint64_t h = 0xcbf29ce484222325u, word;
+
+	for (size_t i = 0; i < len; i += sizeof(word)) {
+		memcpy(&word, data + i, sizeof(word));
+		h = (h ^ word) * 0x100000001b3u;
+		h ^= h >> 29;
+	}
+	return h;
+}
+
+/* ---- extended attributes ------------------------------------------------------------- */
+
+static int add_xattr(struct parts *p, const char *path, const char *name, struct ckpt_error *err)
+{
+	Ckpt__Mnt__Xattr *more = reallocarray(p->xattrs, p->n_xattrs + 1, sizeof(*more));
+	CKPT_AUTO_FREE char *value = malloc(VALUE_MAX);
+	ssize_t len;
+
+	if (!more || !value)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	p->xattrs = more;
+	len = lgetxattr(path, name, value, VALUE_MAX);
+	if (len < 0)
+		return ckpt_fail_sys(err, errno, "the attribute %s", name);
+	ckpt__mnt__xattr__init(&more[p->n_xattrs]);
+	more[p->n_xattrs].name = strdup(name);
+	if (!more[p->n_xattrs].name)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	more[p->n_xattrs].value.len = (size_t)len;
+	more[p->n_xattrs++].value.data = (uint8_t *)ckpt_steal_ptr(&value);
+	return 0;
+}
+
+static int read_xattrs(const char *path, Ckpt__Mnt__Inode *rec, struct parts *p,
+		       struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE char *names = NULL;
+	ssize_t len = llistxattr(path, NULL, 0);
+	int r = 0;
+
+	/* ramfs has none at all */
+	if (len <= 0)
+		return len < 0 && errno != EOPNOTSUPP ? ckpt_fail_sys(err, errno, "llistxattr(2)")
+						      : 0;
+	names = malloc((size_t)len + 1);
+	if (!names)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	len = llistxattr(path, names, (size_t)len);
+	if (len < 0)
+		return ckpt_fail_sys(err, errno, "llistxattr(2)");
+	for (const char *n = names; n < names + len && r == 0; n += strlen(n) + 1)
+		r = add_xattr(p, path, n, err);
+	if (r < 0)
+		return r;
+	p->xattr_list = calloc(p->n_xattrs, sizeof(Ckpt__Mnt__Xattr *));
+	if (!p->xattr_list)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	for (size_t i = 0; i < p->n_xattrs; i++)
+		p->xattr_list[i] = &p->xattrs[i];
+	rec->xattrs = p->xattr_list;
+	rec->n_xattrs = p->n_xattrs;
+	return 0;
+}
+
+/* ---- data ----------------------------------------------------------------------------- */
+
+static int pages(struct save *s, struct ckpt_pages **out, struct ckpt_error *err)
+{
+	if (!s->st->pages) {
+		int r = ckpt_pages_create(s->run, MNT_PAGES_NAME, &s->st->pages, err);
+
+		if (r < 0)
+			return r;
+	}
+	*out = s->st->pages;
+	return 0;
+}
+
+static int put_piece(struct save *s, struct parts *p, off_t at, size_t len, struct ckpt_error *err)
+{
+	Ckpt__Mnt__Extent *more = reallocarray(p->extents, p->n_extents + 1, sizeof(*more));
+	size_t whole = (len + PAGE - 1) & ~(size_t)(PAGE - 1);
+	struct ckpt_pages *out;
+	Ckpt__Mnt__Extent *e;
+	int r;
+
+	if (!more)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	p->extents = more;
+	r = pages(s, &out, err);
+	if (r < 0)
+		return r;
+	memset(s->buf + len, 0, whole - len);
+	e = &more[p->n_extents++];
+	ckpt__mnt__extent__init(e);
+	e->offset = (uint64_t)at;
+	e->len = whole;
+	e->sum = sum(s->buf, whole);
+	return ckpt_pages_append(out, s->buf, whole, &e->at, err);
+}
+
+static int read_data(struct save *s, int fd, off_t size, struct parts *p, struct ckpt_error *err)
+{
+	off_t at = 0;
+
+	while (at < size) {
+		off_t data = lseek(fd, at, SEEK_DATA), end;
+
+		if (data < 0 && errno == ENXIO)
+			return 0;
+		/* a filesystem without holes */
+		end = data < 0 ? size : lseek(fd, data, SEEK_HOLE);
+		data = data < 0 ? at : data & ~(off_t)(PAGE - 1);
+		if (end < 0 || end > size)
+			end = size;
+		for (at = data; at < end;) {
+			size_t want = (size_t)(end - at) < CHUNK ? (size_t)(end - at) : CHUNK;
+			ssize_t got = pread(fd, s->buf, want, at);
+			int r;
+
+			if (got < 0)
+				return ckpt_fail_sys(err, errno, "pread(2)");
+			if (!got)
+				return 0;
+			r = put_piece(s, p, at, (size_t)got, err);
+			if (r < 0)
+				return r;
+			at += got + (-got & (PAGE - 1));
+		}
+	}
+	return 0;
+}
+
+static int read_file(struct save *s, int dir, const char *name, Ckpt__Mnt__Inode *rec,
+		     struct parts *p, struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int fd =
+		openat(dir, name, O_RDONLY | O_NOATIME | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	int r;
+
+	if (fd < 0)
+		return ckpt_fail_sys(err, errno, "opening it");
+	r = read_data(s, fd, (off_t)rec->size, p, err);
+	if (r < 0)
+		return r;
+	p->extent_list = calloc(p->n_extents + 1, sizeof(Ckpt__Mnt__Extent *));
+	if (!p->extent_list)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	for (size_t i = 0; i < p->n_extents; i++)
+		p->extent_list[i] = &p->extents[i];
+	rec->extents = p->extent_list;
+	rec->n_extents = p->n_extents;
+	return 0;
+}
+
+/* ---- inodes ---------------------------------------------------------------------------- */
+
+static int64_t nanoseconds(const struct timespec *t)
+{
+	return t->tv_sec * 1000000000LL + t->tv_nsec;
+}
+
+void mnt_inode_of(Ckpt__Mnt__Inode *rec, const struct stat *st)
+{
+	rec->mode = st->st_mode;
+	rec->uid = st->st_uid;
+	rec->gid = st->st_gid;
+	rec->atime_ns = nanoseconds(&st->st_atim);
+	rec->mtime_ns = nanoseconds(&st->st_mtim);
+	if (S_ISREG(st->st_mode))
+		rec->size = (uint64_t)st->st_size;
+	if (S_ISCHR(st->st_mode) || S_ISBLK(st->st_mode)) {
+		rec->major = major(st->st_rdev);
+		rec->minor = minor(st->st_rdev);
+	}
+}
+
+/* Another name of a file that is saved? Else remember this one. */
+static int known(struct save *s, const struct stat *st, uint32_t id, uint32_t *first,
+		 struct ckpt_error *err)
+{
+	struct name_of *more;
+
+	*first = 0;
+	if (S_ISDIR(st->st_mode) || st->st_nlink < 2)
+		return 0;
+	for (size_t i = 0; i < s->n_linked && !*first; i++)
+		if (s->linked[i].ino == st->st_ino)
+			*first = s->linked[i].id;
+	if (*first)
+		return 0;
+	more = reallocarray(s->linked, s->n_linked + 1, sizeof(*more));
+	if (!more)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	s->linked = more;
+	more[s->n_linked++] = (struct name_of){ st->st_ino, id };
+	return 0;
+}
+
+/* `dir` and `name` are where it is; what is not seen (`bare`) has no more than its kind. */
+struct object {
+	int dir;
+	const char *at, *name;
+	uint32_t parent;
+	bool bare;
+};
+
+static int put(struct save *s, const struct object *o, const struct stat *st, uint32_t *id,
+	       struct ckpt_error *err)
+{
+	__attribute__((cleanup(parts_free))) struct parts p = { 0 };
+	Ckpt__Mnt__Inode rec = CKPT__MNT__INODE__INIT;
+	char path[PATH_MAX];
+	int r;
+
+	rec.id = *id = ++s->st->n_inodes;
+	rec.fs = s->fs;
+	rec.parent = o->parent;
+	if (o->parent)
+		rec.name = (ProtobufCBinaryData){ strlen(o->name), (uint8_t *)(uintptr_t)o->name };
+	r = known(s, st, rec.id, &rec.link, err);
+	if (r < 0)
+		return r;
+	if (rec.link)
+		return ckpt_record_put(s->run, MNT_REC_INODE, &rec.base, err);
+	mnt_inode_of(&rec, st);
+	if (o->bare)
+		return ckpt_record_put(s->run, MNT_REC_INODE, &rec.base, err);
+	if (S_ISLNK(st->st_mode)) {
+		ssize_t len = readlinkat(o->dir, o->at, p.target, sizeof(p.target));
+
+		if (len < 0)
+			return ckpt_fail_sys(err, errno, "readlink(2)");
+		rec.target = (ProtobufCBinaryData){ (size_t)len, (uint8_t *)p.target };
+	}
+	snprintf(path, sizeof(path), "/proc/self/fd/%d/%s", o->dir, o->at);
+	r = read_xattrs(path, &rec, &p, err);
+	if (r == 0 && S_ISREG(st->st_mode) && st->st_size)
+		r = read_file(s, o->dir, o->at, &rec, &p, err);
+	return r < 0 ? r : ckpt_record_put(s->run, MNT_REC_INODE, &rec.base, err);
+}
+
+/* Covered by a mount that nobody can take off: only its kind counts. */
+static void behind_mount(const struct dirent *d, struct stat *st)
+{
+	*st = (struct stat){ .st_mode = d->d_type == DT_DIR ? S_IFDIR | 0755 : S_IFREG | 0644,
+			     .st_nlink = 1 };
+}
+
+static int mount_id(int dir, const char *name, uint64_t *id)
+{
+	struct statx sx;
+
+	if (statx(dir, name, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH, STATX_MNT_ID,
+		  &sx))
+		return -errno;
+	*id = sx.stx_mnt_id;
+	return 0;
+}
+
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
+	return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+static int walk(struct save *s, int dir, uint32_t id, uint64_t mnt, struct ckpt_error *err);
+
+static int entry(struct save *s, int dir, const struct dirent *d, uint32_t parent, uint64_t mnt,
+		 struct ckpt_error *err)
+{
+	struct object o = { dir, d->d_name, d->d_name, parent, false };
+	uint64_t there = mnt;
+	struct stat st;
+	uint32_t id;
+	int r;
+
+	if (fstatat(dir, d->d_name, &st, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT) ||
+	    mount_id(dir, d->d_name, &there) < 0)
+		return ckpt_fail_sys(err, errno, "%s", d->d_name);
+	o.bare = there != mnt;
+	if (o.bare)
+		behind_mount(d, &st);
+	r = put(s, &o, &st, &id, err);
+	if (r == 0 && !o.bare && S_ISDIR(st.st_mode)) {
+		CKPT_AUTO_FD int sub =
+			openat(dir, d->d_name,
+			       O_RDONLY | O_DIRECTORY | O_NOATIME | O_NOFOLLOW | O_CLOEXEC);
+
+		r = sub < 0 ? ckpt_fail_sys(err, errno, "opening it") : walk(s, sub, id, mnt, err);
+	}
+	return r < 0 ? ckpt_wrap(err, "%s", d->d_name) : 0;
+}
+
+static int walk(struct save *s, int dir, uint32_t id, uint64_t mnt, struct ckpt_error *err)
+{
+	struct dirent **list = NULL;
+	int n = scandirat(dir, ".", &list, NULL, by_name), r = 0;
+
+	if (n < 0)
+		return ckpt_fail_sys(err, errno, "reading the directory");
+	for (int i = 0; i < n; i++) {
+		if (r == 0 && strcmp(list[i]->d_name, ".") && strcmp(list[i]->d_name, ".."))
+			r = entry(s, dir, list[i], id, mnt, err);
+		free(list[i]);
+	}
+	free(list);
+	return r;
+}
+
+/* The directories that lead to what is mounted, of which nothing else can be seen. */
+static int save_top(struct save *s, int dir, const char *root, struct ckpt_error *err)
+{
+	const struct stat bare = { .st_mode = S_IFDIR | 0755, .st_nlink = 2 };
+	char name[NAME_MAX + 1] = "";
+	uint32_t parent = 0;
+	struct stat st;
+	uint64_t mnt = 0;
+	int r = 0;
+
+	while (*(root += strspn(root, "/")) && r == 0) {
+		size_t len = strcspn(root, "/");
+		struct object o = { -1, NULL, name, parent, true };
+
+		r = put(s, &o, &bare, &parent, err);
+		snprintf(name, sizeof(name), "%.*s", (int)len, root);
+		root += len;
+	}
+	if (r == 0 && (fstat(dir, &st) || mount_id(dir, "", &mnt) < 0))
+		r = ckpt_fail_sys(err, errno, "looking at it");
+	if (r == 0) {
+		struct object o = { dir, ".", name, parent, false };
+
+		r = put(s, &o, &st, &parent, err);
+	}
+	return r < 0 ? r : walk(s, dir, parent, mnt, err);
+}
+
+int mnt_content_save(struct ckpt_run *run, struct mnt_state *st, const struct mnt_mount *m,
+		     struct ckpt_error *err)
+{
+	struct save s = { .run = run, .st = st, .fs = m->fs->id };
+	CKPT_AUTO_FD int dir = openat(m->fd, ".", O_RDONLY | O_DIRECTORY | O_NOATIME | O_CLOEXEC);
+	int r;
+
+	if (dir < 0)
+		return ckpt_fail_sys(err, errno, "opening %s", m->m->point);
+	s.buf = malloc(CHUNK);
+	r = s.buf ? save_top(&s, dir, m->m->root, err) : ckpt_fail(err, ENOMEM, "out of memory");
+	free(s.buf);
+	free(s.linked);
+	return r < 0 ? ckpt_wrap(err, "%s (%s)", m->m->point, m->m->type) : 0;
+}

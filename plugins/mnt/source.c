@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * restore: a detached mount for each one to be made, a copy of the filesystem's or of one
+ * of ckpt's own, with its flags set. Made in a private copy of ckpt's namespace, where
+ * whatever hides a place is taken off.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <sched.h>
+#include <stdio.h>
+
+#include "mnt.h"
+
+#define DELETED "//deleted"
+
+struct sources {
+	struct ckpt_run *run;
+	struct mnt_made *made;
+	const struct ckpt_mounts *own;
+	int *first; /* by index of the mount's record: what others hide, taken beforehand; -1 */
+	int stage;  /* a tmpfs on top of everything, where whole filesystems are mounted */
+};
+
+static const Ckpt__Mnt__Mount *mount_at(const struct sources *s, size_t i)
+{
+	return ckpt_record_at(s->run, "mnt.mount", i);
+}
+
+/* Not shared with where it comes from, or what is mounted on it would be seen there. */
+static int prepare(int fd, const Ckpt__Mnt__Mount *rec, struct ckpt_error *err)
+{
+	struct mount_attr a = { .propagation = MS_PRIVATE };
+
+	if (mount_setattr(fd, "", AT_EMPTY_PATH, &a, sizeof(a)))
+		return ckpt_fail_sys(err, errno, "mount_setattr(2), MS_PRIVATE");
+	a = (struct mount_attr){
+		.attr_set = rec->attr,
+		.attr_clr = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV |
+			    MOUNT_ATTR_NOEXEC | MOUNT_ATTR__ATIME | MOUNT_ATTR_NODIRATIME |
+			    MOUNT_ATTR_NOSYMFOLLOW,
+	};
+	a.attr_clr &= ~(a.attr_set & ~(uint64_t)MOUNT_ATTR__ATIME);
+	if (mount_setattr(fd, "", AT_EMPTY_PATH, &a, sizeof(a)))
+		return ckpt_fail_sys(err, errno, "mount_setattr(2), flags %#x", rec->attr);
+	return 0;
+}
+
+int mnt_make_point(int root, const char *point, bool file)
+{
+	char path[PATH_MAX];
+
+	snprintf(path, sizeof(path), "%s", point);
+	for (char *p = strchr(path, '/'); p; p = strchr(p + 1, '/')) {
+		*p = 0;
+		mkdirat(root, path, 0755);
+		*p = '/';
+	}
+	if (file) {
+		int fd = openat(root, path, O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
+
+		return fd < 0 ? -1 : close(fd);
+	}
+	return mkdirat(root, path, 0755);
+}
+
+static int take(struct sources *s, size_t i, int at, const char *path, struct ckpt_error *err)
+{
+	const Ckpt__Mnt__Mount *rec = mount_at(s, i);
+	int fd = open_tree(at, path,
+			   OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW |
+				   (*path ? 0 : AT_EMPTY_PATH));
+	int r = fd < 0 ? ckpt_fail_sys(err, errno, "open_tree(2) of %s", path)
+		       : prepare(fd, rec, err);
+
+	s->made->mounts[i] = fd;
+	return r < 0 ? ckpt_wrap(err, "mount %u (%.*s)", rec->id, (int)rec->point.len,
+				 (const char *)rec->point.data)
+		     : 0;
+}
+
+/* ---- places that others hide ---------------------------------------------------------------- */
+
+static bool is_at(const struct sources *s, const Ckpt__Mnt__Mount *rec, const struct ckpt_mount *h)
+{
+	char path[PATH_MAX];
+
+	if (rec->fs || rec->host_point.len != strlen(h->point) ||
+	    memcmp(rec->host_point.data, h->point, rec->host_point.len) != 0)
+		return false;
+	mnt_bytes(&rec->host, path, sizeof(path));
+	return mnt_hidden_by(s->own, h, path) == rec->below;
+}
+
+/* Is it in the way of something that is not taken yet? Never what everything hangs on. */
+static bool in_the_way(const struct sources *s, const struct ckpt_mount *h)
+{
+	char path[PATH_MAX];
+
+	for (size_t i = 0; h != s->own->root && i < s->made->n_mounts; i++) {
+		const Ckpt__Mnt__Mount *rec = mount_at(s, i);
+
+		if (rec->fs || !rec->below || s->first[i] >= 0 || is_at(s, rec, h))
+			continue;
+		if (mnt_path_below(mnt_bytes(&rec->host, path, sizeof(path)), h->point))
+			return true;
+	}
+	return false;
+}
+
+static int take_first(struct sources *s, const struct ckpt_mount *h, bool all,
+		      struct ckpt_error *err)
+{
+	char path[PATH_MAX];
+
+	for (size_t i = 0; i < s->made->n_mounts; i++) {
+		const Ckpt__Mnt__Mount *rec = mount_at(s, i);
+
+		if (s->first[i] >= 0 || !is_at(s, rec, h) || !(all || rec->below))
+			continue;
+		mnt_bytes(&rec->host, path, sizeof(path));
+		s->first[i] = open_tree(AT_FDCWD, path,
+					OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
+		if (s->first[i] < 0)
+			return ckpt_fail_sys(err, errno, "open_tree(2) of %s, which others hide",
+					     path);
+	}
+	return 0;
+}
+
+/* What was mounted last is on top: it is taken off when its own are taken. */
+static int uncover(struct sources *s, struct ckpt_error *err)
+{
+	bool hidden = false;
+	int r = 0;
+
+	for (size_t i = 0; i < s->made->n_mounts; i++)
+		hidden |= mount_at(s, i)->below != 0;
+	for (size_t k = s->own->n; hidden && k-- && r == 0;) {
+		const struct ckpt_mount *h = &s->own->list[k];
+		bool way = in_the_way(s, h);
+
+		r = take_first(s, h, way, err);
+		if (r == 0 && way && umount2(h->point, MNT_DETACH | UMOUNT_NOFOLLOW))
+			r = ckpt_fail_sys(err, errno, "umount2(2) of %s", h->point);
+	}
+	return r;
+}
+
+/* ---- whole filesystems ------------------------------------------------------------------------
+ */
+
+static int make_stage(struct sources *s, struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int fs = fsopen("tmpfs", FSOPEN_CLOEXEC);
+
+	if (fs < 0 || fsconfig(fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0))
+		return ckpt_fail_sys(err, errno, "a tmpfs for the work");
+	s->stage = fsmount(fs, FSMOUNT_CLOEXEC, 0);
+	if (s->stage < 0 || move_mount(s->stage, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH))
+		return ckpt_fail_sys(err, errno, "mounting a tmpfs for the work");
+	return 0;
+}
+
+/* Copies are made of what is mounted somewhere: before 6.15 not of a detached mount. */
+static int show(struct sources *s, int mnt, const char *name, struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int fd = -1;
+	struct stat st;
+
+	if (fstat(mnt, &st))
+		return ckpt_fail_sys(err, errno, "fstat(2)");
+	if (!S_ISDIR(st.st_mode))
+		fd = openat(s->stage, name, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+	if (S_ISDIR(st.st_mode) ? mkdirat(s->stage, name, 0700) != 0 : fd < 0)
+		return ckpt_fail_sys(err, errno, "a place for the work");
+	if (move_mount(mnt, "", s->stage, name, MOVE_MOUNT_F_EMPTY_PATH))
+		return ckpt_fail_sys(err, errno, "move_mount(2)");
+	return 0;
+}
+
+static int show_all(struct sources *s, struct ckpt_error *err)
+{
+	char name[32];
+	int r = 0;
+
+	for (size_t k = 0; k < s->made->n_fs && r == 0; k++) {
+		snprintf(name, sizeof(name), "%zu", k);
+		if (s->made->fs[k] >= 0)
+			r = show(s, s->made->fs[k], name, err);
+	}
+	for (size_t i = 0; i < s->made->n_mounts && r == 0; i++) {
+		snprintf(name, sizeof(name), "m%zu", i);
+		if (s->first[i] >= 0)
+			r = show(s, s->first[i], name, err);
+	}
+	return r;
+}
+
+/* A root that has no name any more gets one for the moment. */
+static int with_name(struct sources *s, size_t i, const char *whole, const char *root,
+		     struct ckpt_error *err)
+{
+	const Ckpt__Mnt__Mount *rec = mount_at(s, i);
+	char path[PATH_MAX + 64];
+	int fd = -1;
+
+	snprintf(path, sizeof(path), "%s%.*s", whole, (int)(strlen(root) - strlen(DELETED)), root);
+	if (rec->file)
+		fd = openat(s->stage, path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+	if (rec->file ? fd < 0 : mkdirat(s->stage, path, 0755) != 0)
+		return ckpt_fail_sys(err, errno, "making the deleted %s", root);
+	if (fd >= 0)
+		close(fd);
+	return take(s, i, s->stage, path, err);
+}
+
+/* When it is mounted, for the kernel does not mount what has no name. */
+int mnt_delete_roots(struct ckpt_run *run, const struct mnt_made *made, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < made->n_mounts; i++) {
+		const Ckpt__Mnt__Mount *rec = ckpt_record_at(run, "mnt.mount", i);
+		char root[PATH_MAX];
+		ssize_t k = ckpt_record_index(run, "mnt.filesystem", rec->fs);
+
+		if (!rec->deleted || k < 0)
+			continue;
+		mnt_bytes(&rec->root, root, sizeof(root));
+		root[strlen(root) - strlen(DELETED)] = 0;
+		if (unlinkat(made->fs[k], root + 1, rec->file ? 0 : AT_REMOVEDIR))
+			return ckpt_fail_sys(err, errno, "deleting %s again", root);
+		if (mnt_inode_apply(made->mounts[i], rec->gone, err) < 0)
+			return ckpt_wrap(err, "the deleted %s", root);
+	}
+	return 0;
+}
+
+static int from_filesystem(struct sources *s, size_t i, struct ckpt_error *err)
+{
+	const Ckpt__Mnt__Mount *rec = mount_at(s, i);
+	const ssize_t k = ckpt_record_index(s->run, "mnt.filesystem", rec->fs);
+	const Ckpt__Mnt__Filesystem *fs = ckpt_record_at(s->run, "mnt.filesystem", (size_t)k);
+	char whole[32], root[PATH_MAX], path[PATH_MAX + 64];
+
+	/* made where it is mounted */
+	if (s->made->fs[k] < 0)
+		return 0;
+	snprintf(whole, sizeof(whole), "%zd", k);
+	mnt_bytes(&rec->root, root, sizeof(root));
+	if (rec->deleted)
+		return with_name(s, i, whole, root, err);
+	snprintf(path, sizeof(path), "%s%s", whole,
+		 !strcmp(fs->type, "nsfs") || !strcmp(root, "/") ? "" : root);
+	/* where its content was left out */
+	if (faccessat(s->stage, path, F_OK, AT_SYMLINK_NOFOLLOW) && errno == ENOENT)
+		mnt_make_point(s->stage, path, rec->file);
+	return take(s, i, s->stage, path, err);
+}
+
+/* In order: the kernel numbers mounts when they are made, and lists them so. */
+static int take_all(struct sources *s, struct ckpt_error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < s->made->n_mounts && r == 0; i++) {
+		const Ckpt__Mnt__Mount *rec = mount_at(s, i);
+		const char *place = rec->fs ? NULL : mnt_external_place(s->run, rec);
+		char path[PATH_MAX];
+
+		if (rec->fs) {
+			r = from_filesystem(s, i, err);
+		} else if (place) {
+			r = take(s, i, AT_FDCWD, place, err);
+		} else if (s->first[i] >= 0) {
+			snprintf(path, sizeof(path), "m%zu", i);
+			r = take(s, i, s->stage, path, err);
+		} else {
+			r = take(s, i, AT_FDCWD, mnt_bytes(&rec->host, path, sizeof(path)), err);
+		}
+	}
+	return r;
+}
+
+static int work(void *arg, struct ckpt_error *err)
+{
+	struct sources *s = arg;
+	int r;
+
+	if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
+		return ckpt_fail_sys(err, errno, "a private copy of ckpt's mount namespace");
+	r = uncover(s, err);
+	if (r == 0)
+		r = make_stage(s, err);
+	if (r == 0)
+		r = show_all(s, err);
+	return r < 0 ? r : take_all(s, err);
+}
+
+int mnt_make_sources(struct ckpt_run *run, struct mnt_made *made, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE int *first = calloc(made->n_mounts + 1, sizeof(*first));
+	struct sources s = { run, made, NULL, first, -1 };
+	struct ckpt_ns_place place = { 0 };
+	int r = ckpt_mounts(run, ckpt_ns_own(run, CKPT_NS_MNT), &s.own, err);
+
+	if (!first)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	for (size_t i = 0; i < made->n_mounts; i++)
+		first[i] = -1;
+	if (r == 0)
+		r = ckpt_ns_run(run, &place, work, &s, err);
+	for (size_t i = 0; i < made->n_mounts; i++)
+		if (first[i] >= 0)
+			close(first[i]);
+	if (s.stage >= 0)
+		close(s.stage);
+	return r;
+}

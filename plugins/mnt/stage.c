@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * restore: a mount namespace put together from detached mounts. Its new root is laid on
+ * top of a copy of ckpt's namespace, the mounts on that in the order in which they were
+ * made, and the old root is taken away from under it.
+ *
+ * Of a namespace that another user namespace owns, what is locked is laid out first, by
+ * ckpt itself: it becomes locked when the owner makes its copy. The rest is moved in
+ * from outside then, which locks nothing.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <linux/openat2.h>
+#include <sched.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+
+#include "mnt.h"
+
+struct stage {
+	struct ckpt_run *run;
+	struct mnt_made *made;
+	struct ckpt_ns *ns;
+	int proc; /* ckpt's /proc */
+	int root;
+	int fd; /* out: the namespace */
+	bool locked_first;
+};
+
+static const Ckpt__Mnt__Mount *mount_at(const struct stage *s, size_t i)
+{
+	const Ckpt__Mnt__Mount *rec = ckpt_record_at(s->run, "mnt.mount", i);
+
+	return rec && rec->ns == s->ns->id ? rec : NULL;
+}
+
+static int fail(const Ckpt__Mnt__Mount *rec, struct ckpt_error *err)
+{
+	return ckpt_wrap(err, "mount %u (%.*s)", rec->id, (int)rec->point.len,
+			 (const char *)rec->point.data);
+}
+
+static int open_below(int root, const char *path, int flags)
+{
+	struct open_how how = { .flags = (uint64_t)(unsigned)(flags | O_CLOEXEC),
+				.resolve = RESOLVE_IN_ROOT };
+
+	return (int)syscall(SYS_openat2, root, path, &how, sizeof(how));
+}
+
+/* Its options are paths: they lead where it is mounted. */
+static int make_in_place(struct stage *s, const Ckpt__Mnt__Mount *rec, size_t i,
+			 struct ckpt_error *err)
+{
+	const Ckpt__Mnt__Filesystem *fs = ckpt_record_by_id(s->run, "mnt.filesystem", rec->fs);
+	struct mount_attr a = { .attr_set = rec->attr, .attr_clr = MOUNT_ATTR__ATIME };
+
+	s->made->mounts[i] = mnt_fs_create(fs, -1, err);
+	if (s->made->mounts[i] < 0)
+		return s->made->mounts[i];
+	if (mount_setattr(s->made->mounts[i], "", AT_EMPTY_PATH, &a, sizeof(a)))
+		return ckpt_fail_sys(err, errno, "mount_setattr(2)");
+	return 0;
+}
+
+static int lay(struct stage *s, const Ckpt__Mnt__Mount *rec, size_t i, struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int at = -1;
+	char point[PATH_MAX];
+	struct stat st;
+
+	mnt_bytes(&rec->point, point, sizeof(point));
+	if (s->made->mounts[i] < 0 && make_in_place(s, rec, i, err) < 0)
+		return -err->err;
+	at = open_below(s->root, point, O_PATH | O_NOFOLLOW);
+	if (at < 0 && errno == ENOENT && !fstat(s->made->mounts[i], &st) &&
+	    !mnt_make_point(s->root, point + 1, !S_ISDIR(st.st_mode)))
+		at = open_below(s->root, point, O_PATH | O_NOFOLLOW);
+	if (at < 0)
+		return ckpt_fail_sys(err, errno, "the place is not there");
+	if (move_mount(s->made->mounts[i], "", at, "",
+		       MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH))
+		return ckpt_fail_sys(err, errno, "move_mount(2)");
+	return 0;
+}
+
+static int lay_all(struct stage *s, bool locked, bool all, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < ckpt_record_count(s->run, "mnt.mount"); i++) {
+		const Ckpt__Mnt__Mount *rec = mount_at(s, i);
+
+		if (!rec || !rec->parent || (!all && rec->locked != locked))
+			continue;
+		if (lay(s, rec, i, err) < 0)
+			return fail(rec, err);
+	}
+	return 0;
+}
+
+static size_t root_of(const struct stage *s)
+{
+	size_t i = 0;
+
+	while (i < ckpt_record_count(s->run, "mnt.mount") &&
+	       (!mount_at(s, i) || mount_at(s, i)->parent))
+		i++;
+	return i;
+}
+
+/* On top of the old root, which pivot_root(2) then lays on top of this one. */
+static int new_root(struct stage *s, struct ckpt_error *err)
+{
+	size_t i = root_of(s);
+	int fd = s->made->mounts[i];
+
+	if (move_mount(fd, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH))
+		return ckpt_fail_sys(err, errno, "move_mount(2) of the new root");
+	s->root = fd;
+	return 0;
+}
+
+static int leave_old_root(struct stage *s, struct ckpt_error *err)
+{
+	if (fchdir(s->root) || syscall(SYS_pivot_root, ".", ".") || umount2(".", MNT_DETACH) ||
+	    chdir("/"))
+		return ckpt_fail_sys(err, errno, "pivot_root(2) into the new root");
+	return 0;
+}
+
+static int copy_of_own(struct ckpt_error *err)
+{
+	if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
+		return ckpt_fail_sys(err, errno, "a private copy of ckpt's mount namespace");
+	return 0;
+}
+
+static int copy_as_owner(const struct stage *s, struct ckpt_error *err)
+{
+	if (setns(s->ns->owner->fd, CLONE_NEWUSER))
+		return ckpt_fail_sys(err, errno, "joining the %s", s->ns->owner->name);
+	return unshare(CLONE_NEWNS) ? ckpt_fail_sys(err, errno, "unshare(2) by its owner") : 0;
+}
+
+/* Those laid out by us are gone with our own copy: the same ones in the owner's. */
+static int find_again(struct stage *s, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < ckpt_record_count(s->run, "mnt.mount"); i++) {
+		const Ckpt__Mnt__Mount *rec = mount_at(s, i);
+		char point[PATH_MAX];
+		int fd;
+
+		if (!rec || (rec->parent && !rec->locked))
+			continue;
+		mnt_bytes(&rec->point, point, sizeof(point));
+		fd = open_tree(AT_FDCWD, point, OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
+		if (fd < 0)
+			return ckpt_fail_sys(err, errno, "open_tree(2) of %s", point);
+		close(s->made->mounts[i]);
+		s->made->mounts[i] = fd;
+	}
+	return 0;
+}
+
+static int keep(struct stage *s, struct ckpt_error *err)
+{
+	s->fd = openat(s->proc, "self/ns/mnt", O_RDONLY | O_CLOEXEC);
+	return s->fd < 0 ? ckpt_fail_sys(err, errno, "/proc/self/ns/mnt") : 0;
+}
+
+static int build(void *arg, struct ckpt_error *err)
+{
+	struct stage *s = arg;
+	int r = copy_of_own(err);
+
+	if (r == 0 && !s->locked_first && !s->ns->owner->own)
+		r = copy_as_owner(s, err);
+	if (r == 0)
+		r = new_root(s, err);
+	if (r == 0 && (s->locked_first || s->ns->owner->own))
+		r = lay_all(s, true, s->ns->owner->own, err);
+	if (r == 0)
+		r = leave_old_root(s, err);
+	if (r == 0 && s->locked_first)
+		r = copy_as_owner(s, err);
+	if (r == 0 && s->locked_first)
+		r = find_again(s, err);
+	return r < 0 ? r : keep(s, err);
+}
+
+static int add_unlocked(void *arg, struct ckpt_error *err)
+{
+	struct stage *s = arg;
+	CKPT_AUTO_FD int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+	if (root < 0)
+		return ckpt_fail_sys(err, errno, "its root");
+	s->root = root;
+	return lay_all(s, false, false, err);
+}
+
+/* Is there anything that its owner must not take off? A root from outside is such a thing. */
+static bool has_locked(const struct stage *s)
+{
+	const Ckpt__Mnt__Mount *root = mount_at(s, root_of(s));
+
+	for (size_t i = 0; i < ckpt_record_count(s->run, "mnt.mount"); i++)
+		if (mount_at(s, i) && mount_at(s, i)->locked)
+			return true;
+	return !root->fs;
+}
+
+int mnt_stage(struct ckpt_run *run, struct mnt_made *made, struct ckpt_ns *ns,
+	      struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	struct stage s = { run, made, ns, proc, -1, -1, false };
+	struct ckpt_ns_place place = { 0 };
+	int r;
+
+	if (proc < 0)
+		return ckpt_fail_sys(err, errno, "/proc");
+	s.locked_first = !ns->owner->own && has_locked(&s);
+	r = ckpt_ns_run(run, &place, build, &s, err);
+	ns->fd = s.fd;
+	if (r < 0 || ns->owner->own)
+		return r;
+	place.ns[CKPT_NS_MNT] = ns;
+	return ckpt_ns_run(run, &place, add_unlocked, &s, err);
+}
