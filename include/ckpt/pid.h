@@ -66,9 +66,15 @@ struct ckpt_share_kind {
 
 #define CKPT_SHARE_POINT "share"
 
+/* A task to be made; also those that are there for a moment only and have nothing but an id. */
+struct ckpt_kin {
+	uint32_t id;
+	uint32_t maker; /* index of who clones it, which is lower; the first is its own maker */
+};
+
 /*
  * The extension point "birth", owned by the plugin `pid` too: what a child inherits, and
- * must be there when it is cloned. Both functions may be NULL. Since 0.1.
+ * must be there when it is cloned. All functions may be NULL. Since 0.1.
  */
 struct ckpt_birth_kind {
 	uint32_t size; /* sizeof(struct ckpt_birth_kind) */
@@ -77,8 +83,17 @@ struct ckpt_birth_kind {
 	 * task whose state it will inherit, by its id; 0: that of ckpt.
 	 */
 	int (*planned)(struct ckpt_run *run, uint32_t id, uint32_t maker, struct ckpt_error *err);
-	/* restore: this task was cloned, its children were not. It has ckpt's credentials. */
+	/*
+	 * restore: this task was cloned, its children were not. It has ckpt's credentials. If
+	 * there is a function `family`, those that are there for a moment are told too.
+	 */
 	int (*born)(struct ckpt_run *run, struct ckpt_task *task, struct ckpt_error *err);
+	/* restore, before the first task is made: who will clone whom, in that order */
+	int (*family)(struct ckpt_run *run, const struct ckpt_kin *kin, size_t n,
+		      struct ckpt_error *err);
+	/* restore: `maker` will clone the task `id` next */
+	int (*cloning)(struct ckpt_run *run, struct ckpt_task *maker, uint32_t id,
+		       struct ckpt_error *err);
 };
 
 #define CKPT_BIRTH_POINT "birth"

@@ -95,19 +95,6 @@ static bool walk_next(struct walk *w, struct piece *p)
 
 /* ---- listing --------------------------------------------------------------------------- */
 
-/* Room for one more of *n elements. */
-static void *grow(void *array, size_t n, size_t *cap, size_t size)
-{
-	void *bigger;
-
-	if (n < *cap)
-		return array;
-	bigger = reallocarray(array, *cap ? *cap * 2 : 64, size);
-	if (bigger)
-		*cap = *cap ? *cap * 2 : 64;
-	return bigger;
-}
-
 /* The portion that takes what comes next, `offset` of the page file: the last, or a new one. */
 static struct mem_portion *portion_for(struct mem_filler *f, pid_t pid, int fd, uint64_t offset)
 {
@@ -116,7 +103,7 @@ static struct mem_portion *portion_for(struct mem_filler *f, pid_t pid, int fd, 
 	if (p && p->pid == pid && p->fd == fd && p->offset + p->bytes == offset &&
 	    p->bytes < PORTION && p->n < PORTION_PLACES)
 		return p;
-	all = grow(f->portion, f->n, &f->cap, sizeof(*all));
+	all = mem_grow(f->portion, f->n, &f->cap, sizeof(*all));
 	if (!all)
 		return NULL;
 	f->portion = all;
@@ -126,12 +113,13 @@ static struct mem_portion *portion_for(struct mem_filler *f, pid_t pid, int fd, 
 	return &all[f->n++];
 }
 
-static int note(struct mem_filler *f, pid_t pid, int fd, uint64_t at, uint64_t len, uint64_t offset,
-		struct ckpt_error *err)
+int mem_fill_note(struct mem_filler *f, pid_t pid, int fd, uint64_t at, uint64_t len,
+		  uint64_t offset, struct ckpt_error *err)
 {
 	while (len) {
 		struct mem_portion *p = portion_for(f, pid, fd, offset);
-		struct iovec *places = grow(f->place, f->n_places, &f->cap_places, sizeof(*places));
+		struct iovec *places =
+			mem_grow(f->place, f->n_places, &f->cap_places, sizeof(*places));
 		uint64_t part;
 
 		if (places)
@@ -151,15 +139,42 @@ static int note(struct mem_filler *f, pid_t pid, int fd, uint64_t at, uint64_t l
 	return 0;
 }
 
+/* A piece, without the pages that the task has inherited; *next is the run of those to look at. */
+static int note_piece(struct mem_filler *f, const struct mem_job *j, const struct piece *p,
+		      size_t *next, struct ckpt_error *err)
+{
+	const struct mem_runs *keep = j->keep;
+	uint64_t at = p->addr, end = p->addr + p->len;
+	int r = 0;
+
+	while (!r && at < end) {
+		uint64_t kept = end, skip = end;
+
+		while (keep && *next < keep->n &&
+		       (keep->start[*next] + keep->pages[*next]) * MEM_PAGE <= at)
+			++*next;
+		if (keep && *next < keep->n && keep->start[*next] * MEM_PAGE < end) {
+			kept = keep->start[*next] * MEM_PAGE;
+			skip = kept + keep->pages[*next] * MEM_PAGE;
+		}
+		if (kept > at)
+			r = mem_fill_note(f, j->task->pid, -1, at, kept - at,
+					  p->offset + (at - p->addr), err);
+		at = skip;
+	}
+	return r;
+}
+
 static int note_walk(struct mem_filler *f, const struct mem_job *j, struct walk w,
 		     struct ckpt_error *err)
 {
 	struct piece p;
+	size_t next = 0;
 	int r = 0;
 
 	while (!r && walk_next(&w, &p))
 		if (!mem_is_forced(p.vma))
-			r = note(f, j->task->pid, -1, p.addr, p.len, p.offset, err);
+			r = note_piece(f, j, &p, &next, err);
 	return r;
 }
 
@@ -397,7 +412,8 @@ static int note_shared(struct mem_filler *f, const mem_shared_rec *s, int fd,
 	int r = 0;
 
 	for (size_t i = 0; !r && i < s->n_start; i++) {
-		r = note(f, 0, fd, s->start[i] * MEM_PAGE, s->pages[i] * MEM_PAGE, offset, err);
+		r = mem_fill_note(f, 0, fd, s->start[i] * MEM_PAGE, s->pages[i] * MEM_PAGE, offset,
+				  err);
 		offset += s->pages[i] * MEM_PAGE;
 	}
 	return r;

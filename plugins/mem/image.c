@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "mem.h"
+#include "family.h"
 
 int mem_state_get(struct ckpt_run *run, struct mem_state **out, struct ckpt_error *err)
 {
@@ -38,6 +38,7 @@ void mem_state_free(void *state)
 	free(st->spaces);
 	free(st->files);
 	free(st->shared);
+	mem_family_free(st->family);
 	mem_image_free(st->image);
 	free(st);
 }

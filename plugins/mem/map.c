@@ -10,14 +10,11 @@
 #include <string.h>
 #include <sys/syscall.h>
 
-#include "mem.h"
+#include "family.h"
 
 #ifndef ARCH_MAP_VDSO_64
 #define ARCH_MAP_VDSO_64 0x2003
 #endif
-
-/* As many files are open in a task at once; then the script so far is run. */
-#define MAX_OPEN 200
 
 struct mapper {
 	struct mem_job j;
@@ -25,8 +22,10 @@ struct mapper {
 	const int *shared_fds; /* of the engine */
 	uint64_t agent_start, agent_end;
 	uint64_t scratch; /* room for one piece of memory to be moved into place; 0: none */
-	int exe_num;	  /* number of the executed file in the task; -1 */
-	int *prots;	  /* what each mapping allows until it is filled */
+	const struct mem_family *family; /* or NULL */
+	const struct mem_kin *kin;	 /* this task in it, or NULL */
+	int exe_num;			 /* number of the executed file in the task; -1 */
+	int *prots;			 /* what each mapping allows until it is filled */
 };
 
 /* ---- lending ----------------------------------------------------------------- */
@@ -104,21 +103,41 @@ static int run_script(struct mapper *m, struct ckpt_error *err)
 
 /* ---- places ---------------------------------------------------------------------- */
 
-/* A stretch of `len` bytes that touches neither a mapping nor the agent. */
+/* Ranges that a task keeps while it is mapped, in order: the agent's, and what it has inherited. */
+static size_t kept_ranges(const struct mapper *m, uint64_t kept[2][2])
+{
+	const struct mem_family *f = m->family;
+	uint64_t agent[2] = { m->agent_start, m->agent_end };
+	size_t n = 0;
+
+	if (f && f->start < m->agent_start) {
+		kept[n][0] = f->start;
+		kept[n++][1] = f->end;
+	}
+	memcpy(kept[n++], agent, sizeof(agent));
+	if (f && f->start > m->agent_start) {
+		kept[n][0] = f->start;
+		kept[n++][1] = f->end;
+	}
+	return n;
+}
+
+/* A stretch of `len` bytes that touches neither a mapping nor what is kept. */
 static uint64_t find_hole(const struct mapper *m, uint64_t len)
 {
 	const mem_vmas_rec *v = m->j.ti->vmas;
 	const uint64_t gap = 256 * MEM_PAGE;
-	uint64_t at = 1ull << 32;
+	uint64_t at = 1ull << 32, kept[2][2];
+	size_t n = kept_ranges(m, kept), k = 0;
 
 	for (size_t i = 0; i <= v->n_vma; i++) {
 		uint64_t end = i < v->n_vma ? v->vma[i]->start : MEM_TASK_SIZE;
 
-		if (at + len + gap > m->agent_start && at < m->agent_end + gap) {
-			if (m->agent_start > at && at + len + gap <= end &&
-			    at + len + gap <= m->agent_start)
+		for (; k < n && kept[k][0] < end; k++) {
+			if (kept[k][0] > at && kept[k][0] - at >= len + gap)
 				return at;
-			at = m->agent_end + gap > at ? m->agent_end + gap : at;
+			if (kept[k][1] + gap > at)
+				at = kept[k][1] + gap;
 		}
 		if (end > at && end - at >= len + gap)
 			return at;
@@ -162,15 +181,19 @@ static uint64_t longest_seam_piece(const mem_vmas_rec *m)
 static void clear(struct mapper *m)
 {
 	struct ckpt_script *s = m->j.s;
-	uint64_t end = m->agent_end;
+	uint64_t kept[2][2], from = 0;
+	size_t n = kept_ranges(m, kept);
 
-	if (m->agent_start)
-		ckpt_script_add(s, SYS_munmap, CKPT_C(0), CKPT_C(m->agent_start));
-	ckpt_script_add(s, SYS_munmap, CKPT_C(end), CKPT_C(MEM_TASK_SIZE_LA57 - end));
+	for (size_t i = 0; i < n; i++) {
+		if (kept[i][0] > from)
+			ckpt_script_add(s, SYS_munmap, CKPT_C(from), CKPT_C(kept[i][0] - from));
+		from = kept[i][1];
+	}
+	ckpt_script_add(s, SYS_munmap, CKPT_C(from), CKPT_C(MEM_TASK_SIZE_LA57 - from));
 	/* without five levels of page tables: */
 	ckpt_script_allow(s, EINVAL);
-	if (end < MEM_TASK_SIZE)
-		ckpt_script_add(s, SYS_munmap, CKPT_C(end), CKPT_C(MEM_TASK_SIZE - end));
+	if (from < MEM_TASK_SIZE)
+		ckpt_script_add(s, SYS_munmap, CKPT_C(from), CKPT_C(MEM_TASK_SIZE - from));
 }
 
 static void advise(struct ckpt_script *s, uint64_t start, uint64_t len, const mem_vma_rec *v)
@@ -198,21 +221,6 @@ static void map_at(struct ckpt_script *s, uint64_t start, uint64_t len, int prot
 	ckpt_script_expect(s, (int64_t)start);
 }
 
-static int map_flags(const mem_vma_rec *v)
-{
-	int flags = v->kind == MEM_SHARED_ANON || v->kind == MEM_FILE_SHARED ? MAP_SHARED
-		    : v->flags & MEM_DROPPABLE				     ? MAP_DROPPABLE
-									     : MAP_PRIVATE;
-
-	if (v->kind == MEM_PRIVATE_ANON)
-		flags |= MAP_ANONYMOUS;
-	if (v->flags & MEM_NORESERVE && !(v->flags & MEM_DROPPABLE))
-		flags |= MAP_NORESERVE;
-	if (v->flags & MEM_GROWSDOWN)
-		flags |= MAP_GROWSDOWN;
-	return flags;
-}
-
 /*
  * A piece of anonymous memory that the kernel shall not merge with its
  * predecessor: it gets its first page elsewhere, which fixes where its pages
@@ -224,7 +232,7 @@ static void map_apart(struct mapper *m, uint64_t start, uint64_t len, int prot,
 	struct ckpt_script *s = m->j.s;
 	uint64_t at = m->scratch;
 
-	map_at(s, at, len, prot, map_flags(v), CKPT_C(-1), 0);
+	map_at(s, at, len, prot, mem_map_flags(v), CKPT_C(-1), 0);
 	ckpt_script_add(s, SYS_madvise, CKPT_C(at), CKPT_C(MEM_PAGE), CKPT_C(MADV_POPULATE_WRITE));
 	ckpt_script_allow(s, EINVAL);
 	advise(s, at, len, v);
@@ -252,7 +260,7 @@ static void map_anon(struct mapper *m, const mem_vma_rec *v, int prot, size_t *s
 		if (apart) {
 			map_apart(m, at, end - at, prot, v);
 		} else {
-			map_at(m->j.s, at, end - at, prot, map_flags(v), CKPT_C(-1), 0);
+			map_at(m->j.s, at, end - at, prot, mem_map_flags(v), CKPT_C(-1), 0);
 			advise(m->j.s, at, end - at, v);
 		}
 		apart = true;
@@ -284,18 +292,6 @@ static int map_extension(struct mapper *m, const mem_vma_rec *v, struct ckpt_err
 	return ckpt_call_as(m->j.run, plugin, ask_map, &c, err);
 }
 
-/* `own`: it has pages of its own to be filled. */
-static int first_prot(const mem_vma_rec *v, bool own)
-{
-	bool is_private = v->kind == MEM_PRIVATE_ANON || v->kind == MEM_FILE_PRIVATE;
-	int prot = (int)v->prot;
-
-	/* accounting begins when a private mapping is first writable */
-	if (is_private && (v->flags & MEM_ACCOUNT || (own && !mem_is_forced(v))))
-		prot |= PROT_WRITE;
-	return prot;
-}
-
 static int map_vma(struct mapper *m, const mem_vma_rec *v, int prot, size_t *seam,
 		   struct ckpt_error *err)
 {
@@ -317,7 +313,7 @@ static int map_vma(struct mapper *m, const mem_vma_rec *v, int prot, size_t *sea
 	}
 	if (op < 0)
 		return op;
-	map_at(m->j.s, v->start, v->end - v->start, prot, map_flags(v), CKPT_R(op), v->offset);
+	map_at(m->j.s, v->start, v->end - v->start, prot, mem_map_flags(v), CKPT_R(op), v->offset);
 	advise(m->j.s, v->start, v->end - v->start, v);
 	return 0;
 }
@@ -336,43 +332,42 @@ static void map_vdso(struct mapper *m)
 	}
 }
 
-/* What each mapping has to allow while it is filled. */
-static void first_prots(const struct mem_task_image *ti, int *prots)
+/* Is a part of that mapping, or group of mappings, inherited? */
+static bool is_inherited(const struct mapper *m, const mem_vma_rec *v)
 {
-	const mem_pages_rec *g = ti->pages;
-	size_t run = 0, again = 0;
-
-	for (size_t i = 0; i < ti->vmas->n_vma; i++) {
-		const mem_vma_rec *v = ti->vmas->vma[i];
-
-		while (run < g->n_start && (g->start[run] + g->pages[run]) * MEM_PAGE <= v->start)
-			run++;
-		while (again < g->n_again &&
-		       (g->again[again] + g->agains[again]) * MEM_PAGE <= v->start)
-			again++;
-		prots[i] = first_prot(
-			v, (run < g->n_start && g->start[run] * MEM_PAGE < v->end) ||
-				   (again < g->n_again && g->again[again] * MEM_PAGE < v->end));
-	}
+	for (uint64_t at = v->start; m->kin && at < v->end;
+	     at = mem_seam_after(m->j.ti->vmas, at, v->end))
+		if (mem_inherited(m->family, m->kin, at))
+			return true;
+	return false;
 }
 
-/* Neighbours that differ in their final protection only are mapped in one go: the end of those. */
-static size_t group_end(const mem_vmas_rec *m, const int *prots, size_t i)
+/* Mappings [i, next), which are `v` together: what is inherited is moved, the rest is made. */
+static int map_inherited(struct mapper *m, const mem_vma_rec *v, int *prots, size_t i, size_t next,
+			 size_t *seam, struct ckpt_error *err)
 {
-	const mem_vma_rec *v = m->vma[i];
+	mem_vma_rec part = *v;
+	int r = 0;
 
-	for (i++; i < m->n_vma; i++) {
-		mem_vma_rec next = *m->vma[i], last = *m->vma[i - 1];
+	for (; i < next; i++)
+		prots[i] = PROT_READ | PROT_WRITE;
+	for (part.end = v->start; !r && part.end < v->end;) {
+		const struct mem_use *u = mem_inherited(m->family, m->kin, part.end);
 
-		next.prot = last.prot = 0;
-		if (v->kind != MEM_PRIVATE_ANON || prots[i] != prots[i - 1] ||
-		    !mem_rec_mergeable(&last, &next))
-			break;
+		part.start = part.end;
+		part.end = mem_seam_after(m->j.ti->vmas, part.start, v->end);
+		part.offset = v->offset + (part.start - v->start);
+		if (u) {
+			mem_inherit(m->family, m->kin, u, m->j.s);
+			advise(m->j.s, part.start, part.end - part.start, v);
+		} else {
+			r = map_vma(m, &part, PROT_READ | PROT_WRITE, seam, err);
+		}
 	}
-	return i;
+	return r;
 }
 
-static int map_groups(struct mapper *m, const int *prots, struct ckpt_error *err)
+static int map_groups(struct mapper *m, int *prots, struct ckpt_error *err)
 {
 	const mem_vmas_rec *all = m->j.ti->vmas;
 	char name[MEM_NAME_MAX];
@@ -382,12 +377,13 @@ static int map_groups(struct mapper *m, const int *prots, struct ckpt_error *err
 		mem_vma_rec v = *all->vma[i];
 		int r;
 
-		next = group_end(all, prots, i);
+		next = mem_group_end(all, prots, i);
 		v.end = all->vma[next - 1]->end;
-		r = map_vma(m, &v, prots[i], &seam, err);
+		r = is_inherited(m, &v) ? map_inherited(m, &v, prots, i, next, &seam, err)
+					: map_vma(m, &v, prots[i], &seam, err);
 		if (r < 0)
 			return ckpt_wrap(err, "%s", mem_rec_name(m->j.im, &v, name, sizeof(name)));
-		r = m->lend.open < MAX_OPEN ? 0 : run_script(m, err);
+		r = m->lend.open < MEM_MAX_OPEN ? 0 : run_script(m, err);
 		if (r < 0)
 			return r;
 	}
@@ -397,14 +393,19 @@ static int map_groups(struct mapper *m, const int *prots, struct ckpt_error *err
 static int map_all(struct mapper *m, struct ckpt_error *err)
 {
 	const struct mem_task_image *ti = m->j.ti;
+	int r;
 
 	m->prots = calloc(ti->vmas->n_vma + 1, sizeof(*m->prots));
 	if (!m->prots)
 		return ckpt_fail(err, ENOMEM, "out of memory");
-	first_prots(ti, m->prots);
+	mem_first_prots(ti, m->prots);
 	clear(m);
 	map_vdso(m);
-	return map_groups(m, m->prots, err);
+	r = map_groups(m, m->prots, err);
+	if (m->family)
+		ckpt_script_add(m->j.s, SYS_munmap, CKPT_C(m->family->start),
+				CKPT_C(m->family->end - m->family->start));
+	return r;
 }
 
 /* Contents are in place: what the mappings shall be like from now on. */
@@ -527,6 +528,7 @@ static int task_end(struct mapper *m, struct ckpt_error *err)
 struct mappers {
 	struct ckpt_run *run;
 	const struct mem_image *im;
+	const struct mem_family *family;
 	int pages_fd, self;
 	int *shared;
 	struct mapper *m;
@@ -574,7 +576,10 @@ static int add_task(struct mappers *all, struct mem_filler *f, struct ckpt_task 
 				     .s = ckpt_script_new(all->run, "mem.map"),
 				     .pages_fd = all->pages_fd },
 			      .shared_fds = all->shared,
+			      .family = all->family,
+			      .kin = mem_family_kin(all->family, t->id),
 			      .exe_num = -1 };
+	m->j.keep = m->kin ? &m->kin->keep : NULL;
 	r = mem_lend_init(&m->lend, all->run, t, all->self, slots(all->im), err);
 	if (!r)
 		r = task_begin(m, err);
@@ -625,7 +630,11 @@ int mem_map(struct ckpt_run *run, struct ckpt_error *err)
 		r = ckpt_pages_open(run, MEM_PAGES_NAME, &pages_fd, &size, err);
 	if (r < 0)
 		return r;
-	all = (struct mappers){ .run = run, .im = st->image, .pages_fd = pages_fd, .self = self };
+	all = (struct mappers){ .run = run,
+				.im = st->image,
+				.family = st->family,
+				.pages_fd = pages_fd,
+				.self = self };
 	r = mappers_init(&all, err);
 	if (!r)
 		r = map_tasks(&all, err);

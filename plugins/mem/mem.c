@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The plugin mem: address spaces and what is in them. */
-#include "mem.h"
+#include "family.h"
 
 static const char *const pagemap_ways[] = { "auto", "scan", "read", NULL };
 
@@ -31,6 +31,7 @@ static const struct ckpt_feature features[] = {
 	{ "memfd", "mappings of memfds, with content and seals" },
 	{ "deleted-file", "mappings of deleted files, with content" },
 	{ "sealed", "mappings sealed by mseal(2)" },
+	{ "fork-shared", "memory that processes share by fork stays shared" },
 	{ NULL, NULL },
 };
 
@@ -103,6 +104,11 @@ static const struct ckpt_step steps[] = {
 	{ 0 },
 };
 
+static const struct ckpt_extension extensions[] = {
+	{ CKPT_BIRTH_POINT, "memory", &mem_birth_kind },
+	{ NULL, NULL, NULL },
+};
+
 CKPT_PLUGIN{
 	CKPT_PLUGIN_HEADER,
 	.name = "mem",
@@ -114,6 +120,7 @@ CKPT_PLUGIN{
 	.records = records,
 	.rules = rules,
 	.steps = steps,
+	.extensions = extensions,
 	.needs = mem_needs,
 	.state_free = mem_state_free,
 	.flags = CKPT_PLUGIN_ESSENTIAL,

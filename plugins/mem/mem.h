@@ -15,6 +15,7 @@
 #include "mem.pb-c.h"
 
 struct mem_image;
+struct mem_family;
 
 typedef Ckpt__Mem__File mem_file_rec;
 typedef Ckpt__Mem__Space mem_space_rec;
@@ -198,6 +199,8 @@ struct mem_runs {
 	uint64_t *start, *pages; /* in pages */
 	size_t n, cap;
 };
+/* Room for one more of n elements; NULL: no memory, and the old ones are still there. */
+void *mem_grow(void *array, size_t n, size_t *cap, size_t size);
 int mem_runs_add(struct mem_runs *r, uint64_t start, uint64_t pages, struct ckpt_error *err);
 /* The same, as a run of its own. */
 int mem_runs_append(struct mem_runs *r, uint64_t start, uint64_t pages, struct ckpt_error *err);
@@ -231,6 +234,7 @@ struct mem_state {
 	struct mem_vdso own_vdso;
 	/* an image, indexed (image.c) */
 	struct mem_image *image;
+	struct mem_family *family; /* or NULL */
 };
 
 int mem_state_get(struct ckpt_run *run, struct mem_state **out, struct ckpt_error *err);
@@ -300,19 +304,22 @@ int mem_scan_entries(const struct mem_scan *s, uint64_t page, size_t n, uint64_t
 
 /* ---- pages that are stored once (once.c) --------------------------------------------- */
 
+struct mem_once_page {
+	uint64_t frame;	      /* its number */
+	uint64_t place, page; /* in the page file, and in the space that it was read from */
+	size_t space;
+};
+
 struct mem_once {
-	uint64_t *frame, *place; /* number of the frame; place in the page file, in pages */
-	uint64_t *hash;		 /* of the content */
+	struct mem_once_page *page;
 	size_t n, size;
 };
 
 /* The frame of a page that is mapped more than once, or 0. */
 uint64_t mem_once_frame(uint64_t entry);
-uint64_t mem_once_hash(const void *page);
-/* Where a page with that frame was stored, and the hash of what it held then. */
-bool mem_once_find(const struct mem_once *o, uint64_t frame, uint64_t *place, uint64_t *hash);
-int mem_once_add(struct mem_once *o, uint64_t frame, uint64_t place, uint64_t hash,
-		 struct ckpt_error *err);
+/* The page that was stored when it was in that frame, or NULL. */
+const struct mem_once_page *mem_once_find(const struct mem_once *o, uint64_t frame);
+int mem_once_add(struct mem_once *o, const struct mem_once_page *p, struct ckpt_error *err);
 void mem_once_free(struct mem_once *o);
 
 /* ---- an image, indexed (image.c) -------------------------------------------------------- */
@@ -405,6 +412,17 @@ void mem_sink_free(struct mem_sink *k);
 /* ---- mapping and filling (map.c, fill.c) -------------------------------------------------------
  */
 
+/* As many files are open in a task at once; then the script so far is run. */
+#define MEM_MAX_OPEN 200
+
+int mem_map_flags(const mem_vma_rec *v);
+/* What each mapping has to allow while it is filled. */
+void mem_first_prots(const struct mem_task_image *ti, int *prots);
+/* Neighbours that differ in their final protection only are mapped in one go: the end of those. */
+size_t mem_group_end(const mem_vmas_rec *m, const int *prots, size_t i);
+/* The next seam, or the end. */
+uint64_t mem_seam_after(const mem_vmas_rec *m, uint64_t at, uint64_t end);
+
 /* One task being mapped. */
 struct mem_job {
 	struct ckpt_run *run;
@@ -412,7 +430,8 @@ struct mem_job {
 	const struct mem_task_image *ti;
 	struct ckpt_task *task;
 	struct ckpt_script *s;
-	int pages_fd; /* of the engine; -1: no page file */
+	const struct mem_runs *keep; /* pages that it has inherited; or NULL */
+	int pages_fd;		     /* of the engine; -1: no page file */
 };
 
 /* What is to be copied from the page file to where: portions that one thread each takes. */
@@ -439,6 +458,9 @@ struct mem_filler {
 
 /* Never writable by its owner, so filled through /proc/PID/mem? */
 bool mem_is_forced(const mem_vma_rec *v);
+/* Note `len` bytes of the page file, for an address of a process, or an offset in `fd`. */
+int mem_fill_note(struct mem_filler *f, pid_t pid, int fd, uint64_t at, uint64_t len,
+		  uint64_t offset, struct ckpt_error *err);
 /* Note the contents of all mappings of a task but the forced ones. */
 int mem_fill_task(struct mem_filler *f, const struct mem_job *j, struct ckpt_error *err);
 /* Copy everything that was noted; the mappings must be there and writable. */

@@ -18,6 +18,9 @@ struct saver {
 	uint64_t offset; /* in the page file, of the buffer's beginning */
 	uint64_t zero, again;
 	struct mem_once once;
+	size_t space;		/* whose pages are being saved */
+	struct mem_scan others; /* page tables of the space below */
+	size_t others_space;
 };
 
 /* What of a task's pages was stored: here, or by another task before. */
@@ -57,14 +60,17 @@ static bool is_zero_page(const char *p)
 }
 
 /* Remember where a page that others may have too is stored: at `at` in the buffer. */
-static int note(struct saver *s, uint64_t entry, const char *at, struct ckpt_error *err)
+static int note(struct saver *s, uint64_t entry, uint64_t page, const char *at,
+		struct ckpt_error *err)
 {
-	uint64_t frame = mem_once_frame(entry);
+	const struct mem_once_page p = {
+		.frame = mem_once_frame(entry),
+		.place = (s->offset + (uint64_t)(at - s->buf)) / MEM_PAGE,
+		.page = page,
+		.space = s->space,
+	};
 
-	return frame ? mem_once_add(&s->once, frame,
-				    (s->offset + (uint64_t)(at - s->buf)) / MEM_PAGE,
-				    mem_once_hash(at), err)
-		     : 0;
+	return p.frame ? mem_once_add(&s->once, &p, err) : 0;
 }
 
 /* Pages first.. of the buffer's new part: note which are kept, close the gaps of those that are
@@ -86,7 +92,7 @@ static int keep(struct saver *s, const struct source *src, uint64_t page, size_t
 			memcpy(to, from, MEM_PAGE);
 		r = mem_runs_add(out, page + i, 1, err);
 		if (!r && src->entries)
-			r = note(s, src->entries[page + i - src->first], to, err);
+			r = note(s, src->entries[page + i - src->first], page + i, to, err);
 		to += MEM_PAGE;
 		if (r < 0)
 			return r;
@@ -172,45 +178,105 @@ static int add_again(struct saver *s, struct stored *st, uint64_t page, uint64_t
 	return mem_runs_append(&st->again, page, 1, err);
 }
 
-/* Is that page stored already? Its frame says so, and so must its content. */
-static bool is_stored(const struct saver *s, const struct source *from, uint64_t page,
-		      uint64_t entry, uint64_t *place)
-{
-	char now[MEM_PAGE];
-	uint64_t hash;
+#define ENTRIES 512
 
-	return mem_once_find(&s->once, mem_once_frame(entry), place, &hash) &&
-	       read_all(from, now, sizeof(now), page * MEM_PAGE) == 0 && mem_once_hash(now) == hash;
+/* Pages of a task that may be shared by fork: what their entries say, and where they were stored.
+ */
+struct forked {
+	const struct mem_scan *scan;
+	uint64_t page;
+	size_t n;
+	uint64_t entry[ENTRIES];
+	struct mem_once_page stored[ENTRIES]; /* frame 0: not */
+};
+
+/* The page tables of the space that others' pages were read from. */
+static int open_others(struct saver *s, size_t space, struct ckpt_error *err)
+{
+	if (s->others.fd >= 0 && s->others_space == space)
+		return 0;
+	mem_scan_close(&s->others);
+	s->others_space = space;
+	return mem_scan_open(s->run, s->st->spaces[space].task, &s->others, err);
 }
 
-#define ENTRIES 512
+/*
+ * Are pages [i, i + n) of `f` those that were stored, which were pages in a row of one other
+ * space? They are if both are in one frame at one time: a page of this task is where it was
+ * before and after the other was looked at.
+ */
+static int compare_frames(struct saver *s, struct forked *f, size_t i, size_t n,
+			  struct ckpt_error *err)
+{
+	const struct mem_once_page *first = &f->stored[i];
+	uint64_t theirs[ENTRIES], again[ENTRIES];
+	int r = open_others(s, first->space, err);
+
+	if (!r)
+		r = mem_scan_entries(&s->others, first->page, n, theirs, err);
+	if (!r)
+		r = mem_scan_entries(f->scan, f->page + i, n, again, err);
+	for (size_t k = 0; !r && k < n; k++) {
+		uint64_t frame = mem_once_frame(f->entry[i + k]);
+
+		if (mem_once_frame(theirs[k]) != frame || mem_once_frame(again[k]) != frame)
+			f->stored[i + k].frame = 0;
+	}
+	return r;
+}
+
+/* Which of these pages are stored already? */
+static int find_stored(struct saver *s, struct forked *f, struct ckpt_error *err)
+{
+	int r = mem_scan_entries(f->scan, f->page, f->n, f->entry, err);
+	size_t next;
+
+	for (size_t i = 0; !r && i < f->n; i++) {
+		const struct mem_once_page *p =
+			mem_once_find(&s->once, mem_once_frame(f->entry[i]));
+
+		f->stored[i] = p ? *p : (struct mem_once_page){ 0 };
+	}
+	for (size_t i = 0; !r && i < f->n; i = next) {
+		const struct mem_once_page *p = &f->stored[i];
+
+		for (next = i + 1; next < f->n && p->frame && f->stored[next].frame; next++)
+			if (f->stored[next].space != p->space ||
+			    f->stored[next].page - p->page != next - i)
+				break;
+		if (p->frame)
+			r = compare_frames(s, f, i, next - i, err);
+	}
+	return r;
+}
 
 /* A run of pages that may be shared by fork: those that are stored already are only noted. */
 static int save_forked(struct saver *s, const struct mem_scan *scan, const struct source *from,
 		       uint64_t page, uint64_t pages, struct stored *st, struct ckpt_error *err)
 {
-	uint64_t entries[ENTRIES], place;
+	struct forked f = { .scan = scan };
 	int r = 0;
 
 	while (!r && pages) {
-		size_t n = pages < ENTRIES ? (size_t)pages : ENTRIES, i = 0, k;
 		struct source src = *from;
+		size_t i = 0, k;
 
-		r = mem_scan_entries(scan, page, n, entries, err);
-		src.entries = entries;
+		f.page = page;
+		f.n = pages < ENTRIES ? (size_t)pages : ENTRIES;
+		r = find_stored(s, &f, err);
+		src.entries = f.entry;
 		src.first = page;
-		while (!r && i < n) {
-			for (k = i; k < n; k++)
-				if (is_stored(s, from, page + k, entries[k], &place))
-					break;
+		while (!r && i < f.n) {
+			for (k = i; k < f.n && !f.stored[k].frame; k++)
+				;
 			if (k > i)
 				r = save_run(s, &src, page + i, k - i, &st->runs, err);
-			if (!r && k < n)
-				r = add_again(s, st, page + k, place, err);
+			if (!r && k < f.n)
+				r = add_again(s, st, page + k, f.stored[k].place, err);
 			i = k + 1;
 		}
-		page += n;
-		pages -= n;
+		page += f.n;
+		pages -= f.n;
 	}
 	return r;
 }
@@ -342,6 +408,7 @@ static int save_all(struct saver *s, struct ckpt_error *err)
 	int r = 0;
 
 	for (size_t i = 0; i < s->st->n_spaces; i++) {
+		s->space = i;
 		r = save_task(s, &s->st->spaces[i], err);
 		if (r < 0)
 			return ckpt_wrap(err, "%s",
@@ -359,12 +426,14 @@ static int save_all(struct saver *s, struct ckpt_error *err)
 static void saver_free(struct saver *s)
 {
 	mem_sink_free(&s->sink);
+	mem_scan_close(&s->others);
 	mem_once_free(&s->once);
 }
 
 int mem_save(struct ckpt_run *run, struct ckpt_error *err)
 {
-	__attribute__((cleanup(saver_free))) struct saver s = { .run = run };
+	__attribute__((cleanup(saver_free))) struct saver s = { .run = run,
+								.others = { .fd = -1 } };
 	struct ckpt_pages *pages;
 	int r = mem_state_get(run, &s.st, err);
 

@@ -33,6 +33,18 @@ struct scan_arg {
 #define REGIONS 4096
 #define ENTRIES (REGIONS * sizeof(struct scan_region) / sizeof(uint64_t))
 
+void *mem_grow(void *array, size_t n, size_t *cap, size_t size)
+{
+	void *bigger;
+
+	if (n < *cap)
+		return array;
+	bigger = reallocarray(array, *cap ? *cap * 2 : 64, size);
+	if (bigger)
+		*cap = *cap ? *cap * 2 : 64;
+	return bigger;
+}
+
 int mem_runs_add(struct mem_runs *r, uint64_t start, uint64_t pages, struct ckpt_error *err)
 {
 	if (r->n && r->start[r->n - 1] + r->pages[r->n - 1] == start) {

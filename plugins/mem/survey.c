@@ -18,7 +18,7 @@ struct survey {
 	struct mem_space *sp; /* the task looked at */
 	bool extensions;      /* is there any */
 	/* a feature that is off is named once a task: its answer, 0 = not asked */
-	int off[10];
+	int off[11];
 };
 
 /* Features by which mappings can be switched off; order of survey.off[]. */
@@ -32,11 +32,12 @@ enum {
 	F_MLOCK,
 	F_SEALED,
 	F_MEMFD,
-	F_DELETED
+	F_DELETED,
+	F_FORK_SHARED
 };
 static const char *const features[] = {
-	"private-anon", "shared-anon", "file-private", "file-shared", "vdso",
-	"advice",	"mlock",       "sealed",       "memfd",	      "deleted-file",
+	"private-anon", "shared-anon", "file-private", "file-shared",  "vdso",	      "advice",
+	"mlock",	"sealed",      "memfd",	       "deleted-file", "fork-shared",
 };
 
 static int refuse(struct survey *s, const struct mem_vma *v, const char *feature,
@@ -370,6 +371,18 @@ static int survey_guards(struct survey *s, struct ckpt_error *err)
 	return r < 0 ? r : 0;
 }
 
+/* Without the feature each process has a copy of its own. */
+static void survey_forked(struct survey *s, struct mem_vma *v)
+{
+	if (!v->forked || ckpt_task_count(s->run) < 2 ||
+	    ckpt_feature_on(s->run, features[F_FORK_SHARED]))
+		return;
+	/* pages of files are shared anyway */
+	if (v->kind == MEM_PRIVATE_ANON && !v->left_out)
+		feature(s, F_FORK_SHARED, v);
+	v->forked = false;
+}
+
 static int survey_task(struct survey *s, struct ckpt_error *err)
 {
 	int r;
@@ -378,6 +391,8 @@ static int survey_task(struct survey *s, struct ckpt_error *err)
 	r = mem_maps_read(s->sp->task, "smaps", &s->sp->maps, err);
 	for (size_t i = 0; !r && i < s->sp->maps.n; i++)
 		r = classify(s, &s->sp->maps.vma[i], err);
+	for (size_t i = 0; !r && i < s->sp->maps.n; i++)
+		survey_forked(s, &s->sp->maps.vma[i]);
 	if (!r)
 		r = survey_vdso(s, err);
 	if (!r)

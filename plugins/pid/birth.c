@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The extension point "birth": what children inherit. */
 #include <ckpt/pid.h>
+#include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "pid.h"
@@ -9,7 +11,14 @@ struct call {
 	const struct ckpt_birth_kind *kind;
 	struct ckpt_task *task;
 	uint32_t id, maker;
+	bool moment;
+	const struct ckpt_kin *kin;
+	size_t n_kin;
 };
+
+/* Plugins built before there was such a member do not have it. */
+#define HAS(kind, member) \
+	((kind)->size > offsetof(struct ckpt_birth_kind, member) && (kind)->member)
 
 static int call_planned(struct ckpt_run *run, void *arg, struct ckpt_error *err)
 {
@@ -22,7 +31,23 @@ static int call_born(struct ckpt_run *run, void *arg, struct ckpt_error *err)
 {
 	const struct call *c = arg;
 
-	return c->kind->born ? c->kind->born(run, c->task, err) : 0;
+	if (!c->kind->born || (c->moment && !HAS(c->kind, family)))
+		return 0;
+	return c->kind->born(run, c->task, err);
+}
+
+static int call_family(struct ckpt_run *run, void *arg, struct ckpt_error *err)
+{
+	const struct call *c = arg;
+
+	return HAS(c->kind, family) ? c->kind->family(run, c->kin, c->n_kin, err) : 0;
+}
+
+static int call_cloning(struct ckpt_run *run, void *arg, struct ckpt_error *err)
+{
+	const struct call *c = arg;
+
+	return HAS(c->kind, cloning) ? c->kind->cloning(run, c->task, c->id, err) : 0;
 }
 
 static int each(struct ckpt_run *run, struct call *c,
@@ -66,9 +91,36 @@ int pid_birth_planned(struct ckpt_run *run, const struct pid_plan *p, struct ckp
 	return r;
 }
 
-int pid_birth_born(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *err)
+int pid_birth_family(struct ckpt_run *run, const struct pid_plan *p, struct ckpt_error *err)
 {
-	struct call c = { .task = t, .id = t->id };
+	CKPT_AUTO_FREE struct ckpt_kin *kin = calloc(p->n, sizeof(*kin));
+	CKPT_AUTO_FREE uint32_t *index = calloc(p->n, sizeof(*index));
+	struct call c = { .kin = kin };
+
+	if (!kin || !index)
+		return ckpt_fail_sys(err, ENOMEM, "family of %zu", p->n);
+	for (size_t i = 0; i < p->n_ops; i++) {
+		const struct pid_node *n = &p->nodes[p->ops[i].node];
+
+		if (p->ops[i].kind != PID_OP_MAKE)
+			continue;
+		index[p->ops[i].node] = (uint32_t)c.n_kin;
+		kin[c.n_kin++] = (struct ckpt_kin){ n->id, n->maker < 0 ? 0 : index[n->maker] };
+	}
+	return each(run, &c, call_family, err);
+}
+
+int pid_birth_cloning(struct ckpt_run *run, struct ckpt_task *maker, uint32_t id,
+		      struct ckpt_error *err)
+{
+	struct call c = { .task = maker, .id = id };
+
+	return each(run, &c, call_cloning, err);
+}
+
+int pid_birth_born(struct ckpt_run *run, struct ckpt_task *t, bool moment, struct ckpt_error *err)
+{
+	struct call c = { .task = t, .id = t->id, .moment = moment };
 
 	return each(run, &c, call_born, err);
 }

@@ -53,17 +53,18 @@ static int make(struct ckpt_run *run, struct pid_plan *p, int node, struct ckpt_
 		/* ckpt waits for it, and then whoever adopts it */
 		b.exit_signal = SIGCHLD;
 		r = ckpt_make_root(run, n->id, &b, &n->task, err);
-		return r == 0 ? pid_birth_born(run, n->task, err) : r;
+		return r == 0 ? pid_birth_born(run, n->task, false, err) : r;
 	}
-	if (outside)
+	r = pid_birth_cloning(run, maker->task, n->id, err);
+	if (r == 0 && outside)
 		r = enter(run, maker->task->threads[0], p->nodes[pid_plan_init(p, n->ns)].task,
 			  err);
 	if (r == 0)
 		r = ckpt_make_child(run, maker->task, n->id, &b, &n->task, err);
 	if (r == 0 && outside)
 		r = enter(run, maker->task->threads[0], maker->task, err);
-	if (r == 0 && n->kind == PID_TASK)
-		r = pid_birth_born(run, n->task, err);
+	if (r == 0)
+		r = pid_birth_born(run, n->task, n->kind != PID_TASK, err);
 	return r;
 }
 
@@ -83,11 +84,11 @@ static int simple(struct ckpt_run *run, struct pid_node *n, enum pid_op_kind kin
 int pid_make(struct ckpt_run *run, struct ckpt_error *err)
 {
 	struct pid_plan *p = ckpt_state(run);
+	int r = pid_birth_family(run, p, err);
 
-	for (size_t i = 0; i < p->n_ops; i++) {
+	for (size_t i = 0; r == 0 && i < p->n_ops; i++) {
 		struct pid_node *n = &p->nodes[p->ops[i].node];
 		char name[48];
-		int r;
 
 		if (p->ops[i].kind == PID_OP_MAKE)
 			r = make(run, p, p->ops[i].node, err);
@@ -98,15 +99,16 @@ int pid_make(struct ckpt_run *run, struct ckpt_error *err)
 		if (r < 0)
 			return ckpt_wrap(err, "%s", pid_node_name(n, name, sizeof(name)));
 	}
-	for (size_t i = 0; i < p->n_tasks; i++) {
+	for (size_t i = 0; r == 0 && i < p->n_tasks; i++) {
 		struct pid_node *n = &p->nodes[i];
-		int r = n->parts ? ckpt_unshare(run, n->task, n->parts, err) : 0;
+
+		r = n->parts ? ckpt_unshare(run, n->task, n->parts, err) : 0;
 
 		if (r < 0)
 			return ckpt_wrap(err, "task %u", n->id);
 	}
 	ckpt_count(run, "processes", p->n_tasks);
-	return 0;
+	return r;
 }
 
 int pid_threads(struct ckpt_run *run, struct ckpt_error *err)

@@ -74,7 +74,11 @@ int pid_session_made(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_erro
 
 struct pid_plan;
 int pid_birth_planned(struct ckpt_run *run, const struct pid_plan *p, struct ckpt_error *err);
-int pid_birth_born(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *err);
+int pid_birth_family(struct ckpt_run *run, const struct pid_plan *p, struct ckpt_error *err);
+int pid_birth_cloning(struct ckpt_run *run, struct ckpt_task *maker, uint32_t id,
+		      struct ckpt_error *err);
+/* `moment`: it is no task of the image. */
+int pid_birth_born(struct ckpt_run *run, struct ckpt_task *t, bool moment, struct ckpt_error *err);
 /* Is there an extension of that name, of a plugin that is on? */
 bool pid_has_extension(struct ckpt_run *run, const char *point, const char *name);
 

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Memory that a family shares by fork: pages that nobody has written to since (stored
- * once), pages that one of them has, pages whose protection or place differs.
+ * once, and shared again), pages that one of them has, pages whose protection or place differs.
  */
 #include "victim.h"
 
+#include <fcntl.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -54,8 +56,30 @@ static void arrange(void)
 	MUST(mprotect(memory + PROTECTED * PAGE, 10 * PAGE, PROT_READ));
 }
 
+/* The kernel says of each page whether somebody else maps it too. */
+static void check_shared(void)
+{
+	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+
+	for (size_t page = 0; page < PAGES; page++) {
+		const unsigned char *at = memory + page * PAGE;
+		uint64_t entry = 0;
+
+		if (moved && page >= MOVED && page < MOVED + 10)
+			at = moved + (page - MOVED) * PAGE;
+		if (is_own(self, page) || page % 7 == 0)
+			continue;
+		CHECK(pread(fd, &entry, 8, (off_t)((uintptr_t)at / PAGE * 8)) == 8,
+		      "no page table entry");
+		CHECK(entry >> 63 && !(entry >> 56 & 1), "member %d: page %zu is not shared (%lx)",
+		      self, page, entry);
+	}
+	close(fd);
+}
+
 static void check_pages(void)
 {
+	check_shared();
 	for (size_t page = 0; page < PAGES; page++) {
 		const unsigned char *at = memory + page * PAGE;
 
@@ -69,6 +93,7 @@ static void check_pages(void)
 	}
 	/* still nobody else's business */
 	write_own();
+	check_shared();
 }
 
 static _Noreturn void serve(int in, int out)

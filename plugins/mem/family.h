@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Memory that tasks share by fork and shall share again: who fills which page, and who
+ * inherits it. A stretch is memory at scratch addresses, outside of everybody's final
+ * layout. It is made and filled by the nearest common ancestor of those who share it,
+ * before that one clones anybody; each of them moves its part into place.
+ */
+#ifndef PLUGIN_MEM_FAMILY_H
+#define PLUGIN_MEM_FAMILY_H
+
+#include <ckpt/pid.h>
+
+#include "mem.h"
+
+struct mem_extent {
+	uint64_t page, n, place; /* address and place in the page file, in pages */
+};
+
+/* A task to be made, in the order in which they are cloned. */
+struct mem_kin {
+	uint32_t id, maker, depth;
+	/* itself and its descendants are those with such a rank: [rank, rank + size) */
+	uint32_t rank, size;
+	const struct mem_task_image *ti; /* or NULL */
+	struct mem_extent *extent;
+	size_t n_extents;
+	size_t use, n_uses; /* in order of their addresses */
+	bool fills;
+	struct mem_runs keep, drop; /* pages inherited that are its own, and those that are not */
+	uint8_t *hidden;	    /* stretches not to be inherited by the next; NULL: none */
+};
+
+struct mem_stretch {
+	/* pages, numbered as in the task that was the first to have them */
+	uint64_t lo, hi;
+	const mem_vma_rec *like;
+	uint64_t file; /* what has to be added to such a number for the page of the file */
+	uint32_t maker;
+	uint32_t n_uses;
+	uint64_t at; /* address of page lo; 0: nobody needs it */
+};
+
+/* A group of mappings of a task that is made of a part of a stretch. */
+struct mem_use {
+	uint32_t kin, stretch;
+	uint64_t start, end; /* pages of the task */
+	uint64_t shift;	     /* what has to be added for those of the stretch */
+};
+
+/* A page of a stretch, as `kin` fills it. */
+struct mem_entry {
+	uint64_t slot, place;
+	uint32_t stretch, kin;
+};
+
+struct mem_family {
+	const struct mem_image *im;
+	struct mem_kin *kin;
+	size_t n_kin;
+	uint32_t *by_id; /* indexes, in order of ids */
+	struct mem_stretch *stretch;
+	size_t n_stretches, cap_stretches;
+	struct mem_use *use; /* in order of kin and addresses */
+	size_t n_uses, cap_uses;
+	uint32_t *by_stretch;	 /* uses in order of stretches and ranks */
+	struct mem_entry *entry; /* by stretch, slot, and the depth of kin, deepest first */
+	size_t n_entries, cap_entries;
+	uint64_t start, end; /* of the scratch addresses; 0: none */
+	int pages_fd, self;  /* of the engine */
+};
+
+/* NULL in *out: nothing is shared by fork. */
+int mem_family_plan(struct ckpt_run *run, const struct mem_image *im, const struct ckpt_kin *kin,
+		    size_t n, struct mem_family **out, struct ckpt_error *err);
+void mem_family_free(struct mem_family *f);
+struct mem_kin *mem_family_kin(const struct mem_family *f, uint32_t id);
+/* Is `a` that task itself, or does it descend from it? */
+static inline bool mem_kin_covers(const struct mem_kin *of, const struct mem_kin *a)
+{
+	return a->rank >= of->rank && a->rank - of->rank < of->size;
+}
+/* Room outside of everybody's memory for all stretches; without, nothing is shared. */
+int mem_family_place(struct mem_family *f, uint64_t agent_start, uint64_t agent_end,
+		     struct ckpt_error *err);
+
+/* ---- in the tasks (inherit.c) ------------------------------------------------ */
+
+extern const struct ckpt_birth_kind mem_birth_kind;
+
+/* The use that group of mappings is made of, or NULL. */
+const struct mem_use *mem_inherited(const struct mem_family *f, const struct mem_kin *k,
+				    uint64_t start);
+/* Move it into place; mappings of that task with all that is not its own dropped. */
+void mem_inherit(const struct mem_family *f, const struct mem_kin *k, const struct mem_use *u,
+		 struct ckpt_script *s);
+
+#endif
