@@ -2,6 +2,7 @@
 /* The ckpt command: settings in order, plugins loaded, a subcommand run. */
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <string.h>
 
 #include "cli.h"
@@ -80,6 +81,10 @@ int main(int argc, char **argv)
 	struct cli c = { .log = stderr };
 	int code;
 
+	/* memory that was touched once is kept: the first touch of a page costs more than what is
+	 * done with it */
+	mallopt(M_TRIM_THRESHOLD, 1 << 30);
+	mallopt(M_MMAP_THRESHOLD, 32 << 20);
 	/* a closed 0, 1 or 2 would be given to a file of the image */
 	for (int fd = 0; fd < 3; fd++)
 		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)

@@ -15,7 +15,7 @@
 #include <errno.h>
 #include <linux/close_range.h>
 #include <signal.h>
-#include <stdbool.h>
+#include <stdlib.h>
 #include <sys/ipc.h>
 #include <sys/prctl.h>
 #include <sys/shm.h>
@@ -28,66 +28,67 @@
 #include <ckpt/cleanup.h>
 
 #include "process/keeper.h"
+#include "process/spawn.h"
 
 struct request {
 	uint64_t length;
 	uid_t uid;
 };
 
-/* The task attaches with its own credentials: nobody but its user may. */
-static int give(int shmid, uid_t uid)
+/*
+ * The task attaches with its own credentials: nobody but its user may. It can still be
+ * attached by its number after the mark, and goes away with the last user.
+ */
+static inline SPAWN_PART int64_t make(const struct request *rq)
 {
+	int64_t shmid = sys6(SYS_shmget, IPC_PRIVATE, (int64_t)rq->length,
+			     IPC_CREAT | SHM_NORESERVE | 0700, 0, 0, 0);
 	struct shmid_ds ds;
-
-	if (shmctl(shmid, IPC_STAT, &ds))
-		return -errno;
-	ds.shm_perm.uid = uid;
-	return shmctl(shmid, IPC_SET, &ds) ? -errno : 0;
-}
-
-static int make(const struct request *rq)
-{
-	int shmid = shmget(IPC_PRIVATE, rq->length, IPC_CREAT | SHM_NORESERVE | 0700), r;
-	bool attached;
+	int64_t at, r;
 
 	if (shmid < 0)
-		return -errno;
-	attached = shmat(shmid, NULL, 0) != (void *)-1;
-	r = attached ? 0 : -errno;
-	/* it can still be attached by its number, and goes away with the last user */
-	shmctl(shmid, IPC_RMID, NULL);
-	if (!r)
-		r = give(shmid, rq->uid);
+		return shmid;
+	at = sys6(SYS_shmat, shmid, 0, 0, 0, 0, 0);
+	sys6(SYS_shmctl, shmid, IPC_RMID, 0, 0, 0, 0);
+	if (at < 0 && at > -4096)
+		return at;
+	r = sys6(SYS_shmctl, shmid, IPC_STAT, (int64_t)(uintptr_t)&ds, 0, 0, 0);
+	if (!r) {
+		ds.shm_perm.uid = rq->uid;
+		r = sys6(SYS_shmctl, shmid, IPC_SET, (int64_t)(uintptr_t)&ds, 0, 0, 0);
+	}
 	return r ? r : shmid;
 }
 
-static void __attribute__((noreturn)) keep(int sock)
+/* It shares our memory (spawn.h), which so stays for as long as it lives. */
+static SPAWN_CHILD void keep(void *arg)
 {
 	const struct timespec linger = { 0, 250000000 };
 	struct request rq;
-	sigset_t all;
-	ssize_t n;
+	int64_t n;
 
-	setsid();
-	sigfillset(&all);
-	sigprocmask(SIG_SETMASK, &all, NULL);
-	prctl(PR_SET_NAME, "ckpt-keeper");
-	dup2(sock, 0);
-	syscall(SYS_close_range, 1U, ~0U, 0);
-	while ((n = recv(0, &rq, sizeof(rq), 0)) != 0) {
-		int reply = n == sizeof(rq) ? make(&rq) : -EPROTO;
+	sys6(SYS_setsid, 0, 0, 0, 0, 0, 0);
+	sys6(SYS_prctl, PR_SET_NAME, (int64_t)(uintptr_t) "ckpt-keeper", 0, 0, 0, 0);
+	sys6(SYS_dup2, (int64_t)(intptr_t)arg, 0, 0, 0, 0, 0);
+	sys6(SYS_close_range, 1, ~0U, 0, 0, 0, 0);
+	while ((n = sys6(SYS_recvfrom, 0, (int64_t)(uintptr_t)&rq, sizeof(rq), 0, 0, 0)) != 0) {
+		int reply;
 
-		if (n < 0 && errno == EINTR)
+		if (n == -EINTR)
 			continue;
-		if (send(0, &reply, sizeof(reply), MSG_NOSIGNAL) < 0)
+		reply = n == sizeof(rq) ? (int)make(&rq) : -EPROTO;
+		if (sys6(SYS_sendto, 0, (int64_t)(uintptr_t)&reply, sizeof(reply), MSG_NOSIGNAL, 0,
+			 0) < 0)
 			break;
 	}
-	nanosleep(&linger, NULL);
-	_exit(0);
+	sys6(SYS_nanosleep, (int64_t)(uintptr_t)&linger, 0, 0, 0, 0, 0);
+	for (;;)
+		sys6(SYS_exit_group, 0, 0, 0, 0, 0, 0);
 }
 
 int keeper_start(struct keeper *k, struct ckpt_error *err)
 {
+	struct clone_args args = { .exit_signal = SIGCHLD };
 	CKPT_AUTO_FD int theirs = -1;
 	int ends[2];
 
@@ -95,15 +96,15 @@ int keeper_start(struct keeper *k, struct ckpt_error *err)
 		return ckpt_fail_sys(err, errno, "socketpair(2) to the keeper");
 	theirs = ends[0];
 	k->socket = ends[1];
-	k->pid = fork();
-	if (!k->pid)
-		keep(theirs);
+	k->stack = malloc(SPAWN_STACK);
+	k->pid = k->stack ? spawn(&args, k->stack, keep, (void *)(intptr_t)theirs) : -ENOMEM;
 	if (k->pid < 0) {
-		int e = errno;
+		int e = -k->pid;
 
 		k->pid = 0;
 		close(k->socket);
-		return ckpt_fail_sys(err, e, "fork(2) of the keeper");
+		free(ckpt_steal_ptr(&k->stack));
+		return ckpt_fail_sys(err, e, "clone3(2) of the keeper");
 	}
 	return 0;
 }
@@ -127,5 +128,6 @@ void keeper_stop(struct keeper *k)
 	while (waitpid(k->pid, NULL, 0) < 0 && errno == EINTR)
 		;
 	close(k->socket);
+	free(ckpt_steal_ptr(&k->stack));
 	k->pid = 0;
 }

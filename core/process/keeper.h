@@ -11,6 +11,7 @@
 struct keeper {
 	pid_t pid; /* 0: not running */
 	int socket;
+	void *stack; /* its own, in our memory */
 };
 
 int keeper_start(struct keeper *k, struct ckpt_error *err);

@@ -199,11 +199,10 @@ int signal_task(const struct ckpt_task *t, int sig)
 
 int read_xstate(struct ckpt_agent *a, struct ckpt_error *err)
 {
-	CKPT_AUTO_FREE void *buf = malloc(XSTATE_MAX);
-	struct iovec io = { buf, XSTATE_MAX };
+	/* on the stack, whose pages are there: a heap would be taken and given back each time */
+	uint8_t buf[XSTATE_MAX];
+	struct iovec io = { buf, sizeof(buf) };
 
-	if (!buf)
-		return ckpt_fail_sys(err, ENOMEM, "extended state");
 	if (ptrace(PTRACE_GETREGSET, a->th->tid, NT_X86_XSTATE, &io))
 		return ckpt_fail_sys(err, errno, "thread %d: extended state", (int)a->th->tid);
 	free(a->xstate);

@@ -18,8 +18,8 @@
  * makes system calls by sys6() only, and gets no instrumentation that would call
  * into a run-time library.
  */
-#define SPAWN_CHILD \
-	__attribute__((noreturn, noinline, no_sanitize("address", "undefined", "thread")))
+#define SPAWN_PART  __attribute__((no_sanitize("address", "undefined", "thread")))
+#define SPAWN_CHILD __attribute__((noreturn, noinline)) SPAWN_PART
 
 /*
  * clone3(2) of a child that calls fn(arg) with all signals blocked. `stack` has
