@@ -17,7 +17,8 @@ struct file_list {
 	Image__File *files;
 	Image__File **ptrs;
 	char (*names)[IMAGE_PATH_MAX];
-	size_t n;
+	int *fds; /* of all files, the manifest too, until they are synced */
+	size_t n, n_fds;
 	uint64_t bytes;
 };
 
@@ -26,9 +27,21 @@ static void list_free(struct file_list *l)
 	free(l->files);
 	free(l->ptrs);
 	free(l->names);
+	for (size_t i = 0; i < l->n_fds; i++)
+		close(l->fds[i]);
+	free(l->fds);
 }
 
-/* Finish a file and list it. */
+static int end_file(struct file_list *l, struct image_out *o, uint64_t *hash,
+		    struct ckpt_error *err)
+{
+	int r = image_out_end(o, hash, &l->fds[l->n_fds], err);
+
+	l->n_fds += r == 0;
+	return r;
+}
+
+/* End a file and list it. */
 static int list_add(struct file_list *l, struct image_out *o, Image__File__Kind kind, char *owner,
 		    char *version, struct ckpt_error *err)
 {
@@ -43,7 +56,7 @@ static int list_add(struct file_list *l, struct image_out *o, Image__File__Kind 
 	if (version)
 		f->version = version;
 	f->size = o->size;
-	r = image_out_finish(o, &f->xxh3, err);
+	r = end_file(l, o, &f->xxh3, err);
 	if (r < 0)
 		return r;
 	l->bytes += f->size;
@@ -92,7 +105,8 @@ static int write_data(struct image_writer *w, const struct image_store *st, stru
 	l->files = calloc(max + 1, sizeof(*l->files));
 	l->ptrs = calloc(max + 1, sizeof(*l->ptrs));
 	l->names = calloc(max + 1, sizeof(*l->names));
-	if (!l->files || !l->ptrs || !l->names)
+	l->fds = calloc(max + 1, sizeof(*l->fds));
+	if (!l->files || !l->ptrs || !l->names || !l->fds)
 		return ckpt_fail_sys(err, ENOMEM, "manifest");
 	for (size_t i = 0; r == 0 && i < st->n; i++)
 		r = write_section(w, l, st->sections[i], err);
@@ -164,8 +178,8 @@ static void fill_manifest(Image__Manifest *m, const struct image_info *info,
 	m->n_files = l->n;
 }
 
-static int write_manifest(struct image_writer *w, const char *name, const Image__Manifest *m,
-			  uint64_t *bytes, struct ckpt_error *err)
+static int write_manifest(struct image_writer *w, struct file_list *l, const char *name,
+			  const Image__Manifest *m, uint64_t *bytes, struct ckpt_error *err)
 {
 	struct image_out out = { .fd = -1 };
 	struct frame_writer fw = { 0 };
@@ -181,11 +195,19 @@ static int write_manifest(struct image_writer *w, const char *name, const Image_
 	if (r == 0)
 		r = frame_write_end(&fw, err);
 	if (r == 0)
-		r = image_out_finish(&out, &hash, err);
+		r = end_file(l, &out, &hash, err);
 	*bytes = out.size;
 	frame_writer_free(&fw);
 	image_out_close(&out);
 	return r;
+}
+
+static int sync_files(const struct file_list *l, const char *path, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < l->n_fds; i++)
+		if (fsync(l->fds[i]) < 0)
+			return ckpt_fail_sys(err, errno, "fsync of a file in %s", path);
+	return 0;
 }
 
 static int publish(struct image_writer *w, const char *name, struct ckpt_error *err)
@@ -218,7 +240,9 @@ static int commit(struct image_writer *w, const struct image_store *st, struct i
 		return r;
 	fill_manifest(&m, info, l);
 	image_file_name(name, IMAGE__FILE__KIND__RECORDS, IMAGE_MANIFEST, w->tag);
-	r = write_manifest(w, name, &m, &size, err);
+	r = write_manifest(w, l, name, &m, &size, err);
+	if (r == 0)
+		r = sync_files(l, w->path, err);
 	if (r == 0)
 		r = publish(w, name, err);
 	if (r == 0 && bytes)

@@ -111,13 +111,14 @@ int image_out_write(struct image_out *o, const void *data, size_t len, struct ck
 	return 0;
 }
 
-int image_out_finish(struct image_out *o, uint64_t *hash, struct ckpt_error *err)
+int image_out_end(struct image_out *o, uint64_t *hash, int *fd, struct ckpt_error *err)
 {
 	if (o->failed)
 		return ckpt_fail_sys(err, o->failed, "%s could not be written before", o->name);
-	if (fsync(o->fd) < 0)
-		return ckpt_fail_sys(err, errno, "fsync %s", o->name);
+	/* only a hint: the caller's fsync(2) is what counts */
+	sync_file_range(o->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
 	*hash = XXH3_64bits_digest(o->hash);
+	*fd = ckpt_steal_fd(&o->fd);
 	image_out_close(o);
 	return 0;
 }

@@ -74,8 +74,12 @@ struct image_out {
 
 int image_out_open(struct image_out *o, int dir, const char *name, struct ckpt_error *err);
 int image_out_write(struct image_out *o, const void *data, size_t len, struct ckpt_error *err);
-/* Sync and close; o->size and *hash are final. */
-int image_out_finish(struct image_out *o, uint64_t *hash, struct ckpt_error *err);
+/*
+ * Nothing more is written: o->size and *hash are final, the file is on its way to the disk.
+ * The caller syncs and closes *fd: files that are synced after all were sent there share
+ * one commit of the filesystem's journal.
+ */
+int image_out_end(struct image_out *o, uint64_t *hash, int *fd, struct ckpt_error *err);
 void image_out_close(struct image_out *o);
 
 /* Open a regular file of the image for reading; fills size if not NULL. */

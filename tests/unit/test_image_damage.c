@@ -292,7 +292,7 @@ static void forge(struct fixture *f, Image__Manifest *m, const char *text)
 	struct image_out out;
 	uint8_t uuid[16] = { 0 };
 	uint64_t hash;
-	int dir = open(f->dir, O_RDONLY | O_DIRECTORY);
+	int dir = open(f->dir, O_RDONLY | O_DIRECTORY), fd = -1;
 
 	assert_true(dir >= 0);
 	fix_path(f, "manifest.img", path);
@@ -301,7 +301,8 @@ static void forge(struct fixture *f, Image__Manifest *m, const char *text)
 	assert_int_equal(frame_write_start(&fw, &out, uuid, "manifest", &err), 0);
 	assert_int_equal(frame_write(&fw, IMAGE_FRAME_MANIFEST, &m->base, &err), 0);
 	assert_int_equal(frame_write_end(&fw, &err), 0);
-	assert_int_equal(image_out_finish(&out, &hash, &err), 0);
+	assert_int_equal(image_out_end(&out, &hash, &fd, &err), 0);
+	close(fd);
 	frame_writer_free(&fw);
 	close(dir);
 	fix_bad(f, text);
