@@ -89,8 +89,10 @@ static int scan_process(struct fd_state *st, size_t *cap, DIR *proc, const char 
 		return 0;
 	dir = fdopendir(fd);
 	if (!dir) {
+		int r = errno == ENOMEM ? -ENOMEM : 0;
+
 		close(fd);
-		return -ENOMEM;
+		return r;
 	}
 	return scan_links(st, cap, atoi(name), dir);
 }

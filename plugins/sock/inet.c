@@ -4,10 +4,9 @@
  * nobody waits to be accepted, TCP that never was connected, and UDP, for which
  * connect(2) is but a note of an address.
  */
-#include "inet.h"
+#include "tcp.h"
 
 #include <limits.h>
-#include <netinet/tcp.h>
 #include <netinet/udp.h>
 #include <linux/sockios.h>
 #include <poll.h>
@@ -51,7 +50,7 @@ static int listen_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 {
 	struct tcp_info ti = { 0 };
 	socklen_t len = sizeof(ti);
-	char reason[96];
+	char reason[128];
 	int r = sock_survey(run, f, err);
 
 	if (r)
@@ -61,7 +60,12 @@ static int listen_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	/* of a listening socket: the connections that wait for accept(2) */
 	if (!ti.tcpi_unacked)
 		return 0;
-	snprintf(reason, sizeof(reason), "connections wait to be accepted: %u", ti.tcpi_unacked);
+	r = sock_tcp_diag(sock_state(run), err);
+	if (r || sock_tcp_waiting(run, f) == ti.tcpi_unacked)
+		return r;
+	snprintf(reason, sizeof(reason),
+		 "connections from outside the tree, or closed ones, wait to be accepted: %u",
+		 ti.tcpi_unacked);
 	return sock_refuse_detail(run, f, "pending", reason,
 				  "try again when the program has accepted them, or --allow-loss "
 				  "sock.pending: those peers are then cut off");
@@ -159,6 +163,19 @@ bool sock_address_write(uint32_t family, const Ckpt__Sock__InetAddress *rec, uni
 	return rec->port <= 65535 && inet_pton((int)family, rec->address,
 					       family == AF_INET6 ? (void *)&a->in6.sin6_addr
 								  : (void *)&a->in.sin_addr) == 1;
+}
+
+bool sock_address_unmap(union sock_address *a)
+{
+	union sock_address v4 = { .in = { .sin_family = AF_INET, .sin_port = a->in.sin_port } };
+
+	if (a->sa.sa_family == AF_INET)
+		return true;
+	if (!IN6_IS_ADDR_V4MAPPED(&a->in6.sin6_addr))
+		return false;
+	memcpy(&v4.in.sin_addr, &a->in6.sin6_addr.s6_addr[12], 4);
+	*a = v4;
+	return true;
 }
 
 /* ---- collect ---------------------------------------------------------------------- */

@@ -24,6 +24,8 @@ int sock_address_read(const union sock_address *a, struct sock_address_text *to)
 /* false: there is no valid one in the record. */
 bool sock_address_write(uint32_t family, const Ckpt__Sock__InetAddress *rec, union sock_address *a,
 			socklen_t *len);
+/* A v4 address in v6 clothes is what a socket of both shows. true: it is of v4 now. */
+bool sock_address_unmap(union sock_address *a);
 /* Bind to rec->local, whatever else is bound there in a way that the original could bear. */
 int sock_inet_bind(int fd, const Ckpt__Sock__Inet *rec, struct ckpt_error *err);
 

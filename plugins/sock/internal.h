@@ -14,11 +14,18 @@ enum sock_record {
 	SOCK_INET = 1,
 	SOCK_UNIX_LISTEN,
 	SOCK_UNIX_END,
+	SOCK_TCP,
 };
 
+/* bits of SO_BUF_LOCK */
+#define SOCK_SNDBUF_LOCK  1
+#define SOCK_RCVBUF_LOCK  2
 #define SOCK_SO_PASSPIDFD 76 /* SO_PASSPIDFD, which older headers lack */
 /* The only flags of F_GETFL that a socket has. */
 #define SOCK_FLAGS (O_RDWR | O_NONBLOCK)
+
+struct sock_tcp_diag;
+struct sock_tcp_look;
 
 struct sock_unix_diag {
 	uint32_t ino, peer;
@@ -72,6 +79,12 @@ struct sock_state {
 	size_t n_diag;
 	struct sock_waiting *waiting; /* by listener as the kernel lists them, then place */
 	size_t n_waiting;
+	bool tcp_known;
+	struct sock_tcp_diag *tcp; /* by both ends */
+	size_t n_tcp, cap_tcp;
+	struct sock_tcp_look *sent; /* what connections have sent, until they are saved */
+	size_t n_sent, cap_sent;
+	struct sock_guard *guard;
 	struct sock_look *looks; /* at queues with descriptors in flight, until they are saved */
 	size_t n_looks;
 	uint64_t netns; /* cookie of ckpt's own */
@@ -206,6 +219,7 @@ int sock_queue_write(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixEnd *to
 
 extern const struct ckpt_fd_kind sock_kind_inet_listen;
 extern const struct ckpt_fd_kind sock_kind_tcp;
+extern const struct ckpt_fd_kind sock_kind_tcp_connected;
 extern const struct ckpt_fd_kind sock_kind_udp;
 extern const struct ckpt_fd_kind sock_kind_unix_listen;
 extern const struct ckpt_fd_kind sock_kind_unix_pair;

@@ -269,10 +269,36 @@ static const struct sock_defaults *defaults_of(struct sock_state *st, const stru
 	return d;
 }
 
+static bool is_connected(int fd)
+{
+	struct tcp_info ti = { 0 };
+	socklen_t len = sizeof(ti);
+
+	return !getsockopt(fd, IPPROTO_TCP, TCP_INFO, &ti, &len) && ti.tcpi_state != TCP_CLOSE &&
+	       ti.tcpi_state != TCP_LISTEN;
+}
+
+/* Does the kernel set it itself while the socket is connected? `tuned`: buffers, as SO_BUF_LOCK. */
+static bool is_lively(const struct option *opt, int tuned)
+{
+	if (opt->level == IPPROTO_IP)
+		return opt->get == IP_MULTICAST_TTL || opt->get == IP_MULTICAST_IF;
+	if (opt->level == IPPROTO_IPV6)
+		return opt->get == IPV6_MULTICAST_HOPS || opt->get == IPV6_MULTICAST_IF;
+	if (opt->level == IPPROTO_TCP)
+		return opt->get == TCP_QUICKACK || opt->get == TCP_MAXSEG ||
+		       opt->get == TCP_WINDOW_CLAMP;
+	return opt->level == SOL_SOCKET && (opt->get == SO_INCOMING_CPU ||
+					    (opt->get == SO_SNDBUF && tuned & SOCK_SNDBUF_LOCK) ||
+					    (opt->get == SO_RCVBUF && tuned & SOCK_RCVBUF_LOCK));
+}
+
 int sock_options_read(struct sock_state *st, const struct ckpt_fd_found *f, struct sock_options *o,
 		      struct ckpt_error *err)
 {
 	const struct sock_defaults *d = defaults_of(st, f);
+	bool connected = f->protocol == IPPROTO_TCP && is_connected(f->fd);
+	int tuned = connected ? ~sock_buf_lock(f->fd) : 0;
 
 	o->n = 0;
 	if (!d)
@@ -282,7 +308,7 @@ int sock_options_read(struct sock_state *st, const struct ckpt_fd_found *f, stru
 		size_t size = 0;
 		int value = 0, r;
 
-		if (!d->known[i])
+		if (!d->known[i] || (connected && is_lively(&options[i], tuned)))
 			continue;
 		r = read_option(f->fd, &options[i], &value, o->data[o->n], &size);
 		if (r < 0)

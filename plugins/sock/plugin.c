@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* sock: sockets, as described in README.md. */
+#include "tcp.h"
 #include "unix.h"
 
 #include <linux/netlink.h>
@@ -9,6 +10,8 @@
 static const struct ckpt_feature features[] = {
 	{ "inet-listen", "listening TCP sockets with their options" },
 	{ "tcp", "TCP sockets that were never connected, bound or not" },
+	{ "tcp-connected", "TCP connections of which both ends are in the tree" },
+	{ "tcp-pending", "TCP connections that wait to be accepted" },
 	{ "udp", "UDP sockets, bound, connected or neither" },
 	{ "udp-queue", "datagrams that wait in UDP sockets" },
 	{ "unix-listen", "listening unix sockets, named and abstract" },
@@ -25,12 +28,14 @@ static const struct ckpt_record_type records[] = {
 	{ SOCK_INET, "inet", &ckpt__sock__inet__descriptor },
 	{ SOCK_UNIX_LISTEN, "unix-listen", &ckpt__sock__unix_listen__descriptor },
 	{ SOCK_UNIX_END, "unix-end", &ckpt__sock__unix_end__descriptor },
+	{ SOCK_TCP, "tcp", &ckpt__sock__tcp__descriptor },
 	{ 0, NULL, NULL },
 };
 
 static const struct ckpt_extension extensions[] = {
 	{ CKPT_FD_POINT, "inet-listen", &sock_kind_inet_listen },
 	{ CKPT_FD_POINT, "tcp", &sock_kind_tcp },
+	{ CKPT_FD_POINT, "tcp-connected", &sock_kind_tcp_connected },
 	{ CKPT_FD_POINT, "udp", &sock_kind_udp },
 	{ CKPT_FD_POINT, "unix-listen", &sock_kind_unix_listen },
 	{ CKPT_FD_POINT, "unix-pair", &sock_kind_unix_pair },
@@ -71,7 +76,7 @@ static int plan(struct ckpt_run *run, struct ckpt_error *err)
 
 static int names(struct ckpt_run *run, struct ckpt_error *err)
 {
-	return sock_state(run) ? 0 : ckpt_fail(err, ENOMEM, "out of memory");
+	return sock_state(run) ? sock_tcp_sweep(run) : ckpt_fail(err, ENOMEM, "out of memory");
 }
 
 static int settle(struct ckpt_run *run, struct ckpt_error *err)
@@ -86,6 +91,8 @@ static int settle(struct ckpt_run *run, struct ckpt_error *err)
 		r = sock_dgram_settle(run, err);
 	if (!r)
 		r = sock_pending_settle(run, err);
+	if (!r)
+		r = sock_tcp_settle(run, err);
 	sock_kept_close(st);
 	return r;
 }
@@ -102,6 +109,15 @@ static void names_undo(struct ckpt_run *run)
 		st->n_made = 0;
 }
 
+/* A connection lives on by itself. */
+static const struct ckpt_field_rule rules[] = {
+	{ "Tcp", "send_seq", CKPT_EQ_VOLATILE }, { "Tcp", "out", CKPT_EQ_VOLATILE },
+	{ "Tcp", "unsent", CKPT_EQ_VOLATILE },	 { "Tcp", "receive_seq", CKPT_EQ_VOLATILE },
+	{ "Tcp", "in", CKPT_EQ_VOLATILE },	 { "Tcp", "timestamp", CKPT_EQ_VOLATILE },
+	{ "Tcp", "window", CKPT_EQ_VOLATILE },	 { "Tcp", "sndbuf", CKPT_EQ_VOLATILE },
+	{ "Tcp", "rcvbuf", CKPT_EQ_VOLATILE },	 { NULL, NULL, CKPT_EQ_VOLATILE },
+};
+
 #define LIST(...) ((const char *const[]){ __VA_ARGS__, NULL })
 
 static const struct ckpt_step steps[] = {
@@ -113,7 +129,9 @@ static const struct ckpt_step steps[] = {
 	  .fn = plan },
 	{ .runs = CKPT_RESTORE,
 	  .name = "names",
-	  .help = "from here on, names that sockets were bound to are removed if the restore fails",
+	  .help = "end what is left of TCP connections; from here on, names that sockets were "
+		  "bound "
+		  "to are removed if the restore fails",
 	  .after = LIST("tasks-made"),
 	  .before = LIST("tasks-placed"),
 	  .fn = names,
@@ -144,15 +162,8 @@ static const struct ckpt_need needs[] = {
 };
 
 CKPT_PLUGIN{
-	CKPT_PLUGIN_HEADER,
-	.name = "sock",
-	.version = "0.1.0",
-	.summary = "sockets",
-	.license = "MIT",
-	.features = features,
-	.records = records,
-	.steps = steps,
-	.extensions = extensions,
-	.needs = needs,
-	.state_free = sock_state_free,
+	CKPT_PLUGIN_HEADER,	  .name = "sock",   .version = "0.1.0",
+	.summary = "sockets",	  .license = "MIT", .features = features,
+	.records = records,	  .rules = rules,   .steps = steps,
+	.extensions = extensions, .needs = needs,   .state_free = sock_state_free,
 };

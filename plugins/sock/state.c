@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What the plugin keeps during a run, and how it reads its own records. */
-#include "internal.h"
+#include "tcp.h"
 
 #include <limits.h>
 #include <stdarg.h>
@@ -33,6 +33,11 @@ void sock_state_free(void *state)
 	for (size_t i = 0; i < st->n_deferred; i++)
 		for (int k = 0; k < 2; k++)
 			close(st->deferred[i].fd[k]);
+	for (size_t i = 0; i < st->n_sent; i++)
+		free(st->sent[i].out);
+	free(st->sent);
+	sock_guard_stop(st);
+	free(st->tcp);
 	for (size_t i = 0; i < st->n_looks; i++)
 		sock_look_free(&st->looks[i]);
 	free(st->looks);

@@ -330,20 +330,6 @@ static size_t make_packet(struct packet *p, const Ckpt__Sock__UdpMessage *m, boo
 	return head + size;
 }
 
-/* A v4 address in v6 clothes is what a socket of both shows of a v4 datagram. */
-static bool unmap(union sock_address *a)
-{
-	union sock_address v4 = { .in = { .sin_family = AF_INET, .sin_port = a->in.sin_port } };
-
-	if (a->sa.sa_family == AF_INET)
-		return true;
-	if (!IN6_IS_ADDR_V4MAPPED(&a->in6.sin6_addr))
-		return false;
-	memcpy(&v4.in.sin_addr, &a->in6.sin6_addr.s6_addr[12], 4);
-	*a = v4;
-	return true;
-}
-
 static int raw_socket(bool v4)
 {
 	int fd = socket(v4 ? AF_INET : AF_INET6, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW);
@@ -393,8 +379,8 @@ static int put_back(int fd, const Ckpt__Sock__Inet *rec, const Ckpt__Sock__UdpMe
 	if (!sock_address_write(rec->family, m->from, &from, &len) ||
 	    !sock_address_write(rec->family, m->to, &to, &len))
 		return ckpt_fail_image(err, "%.64s is no address", m->from->address);
-	v4 = unmap(&from);
-	if (unmap(&to) != v4)
+	v4 = sock_address_unmap(&from);
+	if (sock_address_unmap(&to) != v4)
 		return ckpt_fail_image(err, "a datagram goes from one protocol to another");
 	if (raw[v4] < 0)
 		raw[v4] = raw_socket(v4);

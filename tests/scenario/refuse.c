@@ -79,17 +79,43 @@ static struct sockaddr_in loopback(void)
 				     .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 }
 
-static void tcp_established(void)
+/* A listening socket, and a client that is not accepted yet. */
+static int tcp_client(int *server)
 {
 	struct sockaddr_in address = loopback();
 	socklen_t length = sizeof(address);
-	int server = MUST(socket(AF_INET, SOCK_STREAM, 0));
-	MUST(bind(server, (void *)&address, length));
-	MUST(listen(server, 1));
-	MUST(getsockname(server, (void *)&address, &length));
+	*server = MUST(socket(AF_INET, SOCK_STREAM, 0));
+	MUST(bind(*server, (void *)&address, length));
+	MUST(listen(*server, 1));
+	MUST(getsockname(*server, (void *)&address, &length));
 	int client = MUST(socket(AF_INET, SOCK_STREAM, 0));
 	MUST(connect(client, (void *)&address, length));
-	MUST(accept(server, NULL, NULL));
+	return client;
+}
+
+/* The other end is in a process outside, which ends with it. */
+static void tcp_outside(void)
+{
+	int server, status, client = tcp_client(&server);
+	int accepted = MUST(accept(server, NULL, NULL));
+	pid_t between = MUST(fork());
+	if (between == 0) {
+		if (MUST(fork()) == 0) {
+			char byte;
+			close(accepted);
+			close(server);
+			_exit(read(client, &byte, 1) < 0);
+		}
+		_exit(0);
+	}
+	MUST(waitpid(between, &status, 0));
+	close(client);
+}
+
+static void tcp_waiting(void)
+{
+	int server, client = tcp_client(&server);
+	MUST(write(client, "x", 1));
 }
 
 static int udp_socket(void)
@@ -463,7 +489,9 @@ static const struct mode {
 } modes[] = {
 	{ "inotify-queue", inotify, "events wait" },
 	{ "fanotify", fanotify, "fanotify" },
-	{ "tcp-established", tcp_established, "(established|connected|TCP)" },
+	{ "tcp-outside", tcp_outside,
+	  "TCP connection, 127.0.0.1 port [0-9]+, is outside the tree" },
+	{ "tcp-waiting", tcp_waiting, "has sent data" },
 	{ "tcp-reset", tcp_reset, "TCP" },
 	{ "udp-queue", udp_queue, "datagrams wait" },
 	{ "udp-shutdown", udp_shutdown, "shut down" },

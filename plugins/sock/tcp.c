@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * TCP connections: how they are found and saved. What was sent and what was received is
+ * read in the kernel's repair mode, for a moment each. What a socket has sent is read
+ * while surveying, what it has received later: so nothing can be acknowledged that then
+ * is found at neither end.
+ */
+#include "tcp.h"
+
+#include <linux/sockios.h>
+#include <poll.h>
+#include <stdio.h>
+#include <sys/ioctl.h>
+
+#ifndef TCP_ULP
+#define TCP_ULP 31
+#endif
+
+#define QUEUE_MAX (32u << 20)
+
+static int state_of(int fd)
+{
+	struct tcp_info ti = { 0 };
+	socklen_t len = sizeof(ti);
+
+	return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &ti, &len) ? -errno : ti.tcpi_state;
+}
+
+static bool tcp_connected_match(const struct ckpt_fd_found *f)
+{
+	int state;
+
+	if ((f->domain != AF_INET && f->domain != AF_INET6) || f->protocol != IPPROTO_TCP ||
+	    f->listening != 0)
+		return false;
+	state = state_of(f->fd);
+	return state == TCP_ESTABLISHED || state == TCP_CLOSE_WAIT || state == TCP_FIN_WAIT1 ||
+	       state == TCP_FIN_WAIT2 || state == TCP_LAST_ACK;
+}
+
+/* ---- who is at the other end ----------------------------------------------------------- */
+
+static int ends_of(int fd, union sock_address *local, union sock_address *peer)
+{
+	socklen_t len = sizeof(*local), peer_len = sizeof(*peer);
+
+	memset(local, 0, sizeof(*local));
+	memset(peer, 0, sizeof(*peer));
+	return getsockname(fd, &local->sa, &len) || getpeername(fd, &peer->sa, &peer_len) ? -errno
+											  : 0;
+}
+
+/* Not an address of this host: then the other end may be there, and closed. */
+static bool is_ours(const union sock_address *a)
+{
+	CKPT_AUTO_FD int fd = socket(a->sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	union sock_address any_port = *a;
+
+	any_port.in.sin_port = 0;
+	return fd >= 0 &&
+	       !bind(fd, &any_port.sa, a->sa.sa_family == AF_INET ? sizeof(a->in) : sizeof(a->in6));
+}
+
+static int refuse_other(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			const struct sock_tcp_diag *other, const union sock_address *peer,
+			struct ckpt_error *err)
+{
+	struct stat st = { .st_mode = S_IFSOCK, .st_ino = other ? other->ino : 0 };
+	char who[96] = "nobody has it open", reason[256];
+	struct sock_address_text text;
+	int r = other && other->ino ? f->tree->outside(run, &st, who, sizeof(who), err) : 0;
+
+	if (r < 0)
+		return r;
+	if (sock_address_read(peer, &text))
+		return ckpt_fail_sys(err, errno, "reading an address");
+	snprintf(reason, sizeof(reason),
+		 "the other end of the TCP connection, %s port %u, is outside the tree%s%s",
+		 text.text, text.rec.port, other ? ": " : "", other ? who : "");
+	return sock_refuse(run, f, "external", reason,
+			   "dump a tree that includes the other end, or close the connection");
+}
+
+static int survey_waiting(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			  const struct sock_tcp_diag *other, const union sock_address *peer,
+			  struct ckpt_error *err)
+{
+	const struct sock_tcp_diag *l = sock_tcp_listener(sock_state(run), other);
+	char object[512];
+	int queued = 0;
+	bool out;
+	int r;
+
+	if (!l || !l->ino || !f->tree->of_inode(run, f->st.st_dev, l->ino, &out))
+		return refuse_other(run, f, l ? l : other, peer, err);
+	snprintf(object, sizeof(object), "fd %d (%s), waits to be accepted", f->num, f->link);
+	r = ckpt_refuse_off(run, "tcp-pending", f->task, object);
+	if (r <= 0)
+		return r < 0 && r != -ECANCELED ? r : 1;
+	if (sock_tcp_untouched(other) && !ioctl(f->fd, SIOCINQ, &queued) && !queued)
+		return 0;
+	return sock_refuse(run, f, "pending-data",
+			   "it waits to be accepted and has sent data, which nobody can see before",
+			   "try again when the other side has accepted it");
+}
+
+/* ---- what was sent ----------------------------------------------------------------------- */
+
+int sock_tcp_set(int fd, int name, int value)
+{
+	return setsockopt(fd, IPPROTO_TCP, name, &value, sizeof(value)) ? -errno : 0;
+}
+
+static int get_seq(int fd, int queue, uint32_t *seq)
+{
+	socklen_t len = sizeof(*seq);
+	int r = sock_tcp_set(fd, TCP_REPAIR_QUEUE, queue);
+
+	if (!r && getsockopt(fd, IPPROTO_TCP, TCP_QUEUE_SEQ, seq, &len))
+		r = -errno;
+	return r;
+}
+
+static int read_sent(int fd, struct sock_tcp_look *look)
+{
+	int queued = 0, unsent = 0, r = get_seq(fd, TCP_SEND_QUEUE, &look->seq);
+	ssize_t got;
+
+	if (r || ioctl(fd, SIOCOUTQ, &queued) || ioctl(fd, SIOCOUTQNSD, &unsent))
+		return r ? r : -errno;
+	look->state = (uint8_t)state_of(fd);
+	look->queued = (uint32_t)queued;
+	look->unsent = (uint32_t)unsent;
+	if (!queued)
+		return 0;
+	if (look->queued > QUEUE_MAX)
+		return -EFBIG;
+	look->out = malloc(look->queued);
+	if (!look->out)
+		return -ENOMEM;
+	got = recv(fd, look->out, look->queued, MSG_PEEK | MSG_DONTWAIT);
+	/* only a FIN */
+	if (got < 0 && errno != EAGAIN)
+		return -errno;
+	look->len = got < 0 ? 0 : (size_t)got;
+	return 0;
+}
+
+static int look_at_sent(struct sock_state *st, const struct ckpt_fd_found *f,
+			struct ckpt_error *err)
+{
+	struct sock_tcp_look look = { .ino = f->st.st_ino };
+	int r, left;
+
+	if (st->n_sent == st->cap_sent) {
+		size_t want = st->cap_sent ? st->cap_sent * 2 : 64;
+		struct sock_tcp_look *more = realloc(st->sent, want * sizeof(*more));
+
+		if (!more)
+			return ckpt_fail(err, ENOMEM, "out of memory");
+		st->sent = more;
+		st->cap_sent = want;
+	}
+	r = sock_repair_enter(st, f->fd);
+	if (r)
+		return ckpt_fail_sys(err, r, "TCP_REPAIR");
+	r = read_sent(f->fd, &look);
+	left = sock_repair_leave(st, f->fd);
+	st->sent[st->n_sent++] = look;
+	if (!r)
+		r = left;
+	return r ? ckpt_fail_sys(err, r, "reading what a TCP connection has sent") : 0;
+}
+
+static const struct sock_tcp_look *find_sent(const struct sock_state *st, uint64_t ino)
+{
+	for (size_t i = 0; i < st->n_sent; i++)
+		if (st->sent[i].ino == ino)
+			return &st->sent[i];
+	return NULL;
+}
+
+/* ---- survey ------------------------------------------------------------------------------ */
+
+static int survey_state(struct ckpt_run *run, const struct ckpt_fd_found *f)
+{
+	struct pollfd p = { .fd = f->fd, .events = POLLPRI };
+	char ulp[32] = "";
+	socklen_t len = sizeof(ulp);
+
+	if (!getsockopt(f->fd, IPPROTO_TCP, TCP_ULP, ulp, &len) && len && *ulp)
+		return sock_refuse(run, f, "tcp-ulp",
+				   "another protocol sits on the TCP connection (TCP_ULP)",
+				   "close it before the dump, or allow the loss");
+	if (poll(&p, 1, 0) == 1 && p.revents & POLLPRI)
+		return sock_refuse(run, f, "tcp-urgent", "urgent data waits (MSG_OOB)",
+				   "try again when the program has received it");
+	if (p.revents & POLLERR)
+		return sock_refuse(run, f, "socket-error", "an error waits to be reported",
+				   "let the program receive it before the dump");
+	return 0;
+}
+
+static int tcp_connected_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
+				struct ckpt_error *err)
+{
+	struct sock_state *st = sock_state(run);
+	union sock_address local, peer;
+	const struct sock_tcp_diag *other;
+	int state = state_of(f->fd), r = sock_survey(run, f, err);
+	bool out;
+
+	if (!r)
+		r = sock_tcp_diag(st, err);
+	if (!r)
+		r = survey_state(run, f);
+	if (r)
+		return r;
+	if (ends_of(f->fd, &local, &peer))
+		return ckpt_is_live(run) ? 1 : ckpt_fail_sys(err, errno, "getpeername(2)");
+	other = sock_tcp_find(st, &peer, &local);
+	if (other && sock_tcp_listener(st, other))
+		r = survey_waiting(run, f, other, &peer, err);
+	else if (other && other->ino)
+		r = f->tree->of_inode(run, f->st.st_dev, other->ino, &out)
+			    ? 0
+			    : refuse_other(run, f, other, &peer, err);
+	/* it has sent all it ever will, and that is here */
+	else if (state != TCP_CLOSE_WAIT || !is_ours(&peer))
+		r = refuse_other(run, f, other, &peer, err);
+	return r || ckpt_is_live(run) ? r : look_at_sent(st, f, err);
+}
+
+/* ---- collect ------------------------------------------------------------------------------- */
+
+struct reading {
+	Ckpt__Sock__Tcp rec;
+	Ckpt__Sock__TcpWindow window;
+	Ckpt__Sock__Owner owner;
+	struct sock_options options;
+	struct sock_address_text local, peer;
+	union sock_address local_end, peer_end;
+	uint8_t *in;
+	int state;
+};
+
+static int read_received(int fd, struct reading *x)
+{
+	struct sock_window w = { 0 };
+	socklen_t len = sizeof(w), size = sizeof(uint32_t);
+	uint32_t seq = 0, mss = 0, stamp = 0;
+	int queued = 0, r = get_seq(fd, TCP_RECV_QUEUE, &seq);
+
+	if (r || ioctl(fd, SIOCINQ, &queued))
+		return r ? r : -errno;
+	x->state = state_of(fd);
+	if ((unsigned)queued > QUEUE_MAX)
+		return -EFBIG;
+	x->in = queued ? malloc((size_t)queued) : NULL;
+	if (queued && !x->in)
+		return -ENOMEM;
+	if (queued && recv(fd, x->in, (size_t)queued, MSG_PEEK | MSG_DONTWAIT) != queued)
+		return -EIO;
+	r = sock_tcp_set(fd, TCP_REPAIR_QUEUE, TCP_NO_QUEUE);
+	if (r || getsockopt(fd, IPPROTO_TCP, TCP_REPAIR_WINDOW, &w, &len) ||
+	    getsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &mss, &size) ||
+	    getsockopt(fd, IPPROTO_TCP, TCP_TIMESTAMP, &stamp, &size))
+		return r ? r : -errno;
+	x->rec.in.data = x->in;
+	x->rec.in.len = (size_t)queued;
+	x->rec.receive_seq = seq; /* of the end; corrected when it is known whether a FIN counts */
+	x->rec.mss = mss;
+	x->rec.timestamp = stamp;
+	ckpt__sock__tcp_window__init(&x->window);
+	x->window.wl1 = w.snd_wl1;
+	x->window.send = w.snd_wnd;
+	x->window.largest = w.max_window;
+	x->window.receive = w.rcv_wnd;
+	x->window.update = w.rcv_wup;
+	x->rec.window = &x->window;
+	return 0;
+}
+
+static int read_repaired(struct sock_state *st, int fd, struct reading *x)
+{
+	int r = sock_repair_enter(st, fd), left;
+
+	if (r)
+		return r;
+	r = read_received(fd, x);
+	left = sock_repair_leave(st, fd);
+	return r ? r : left;
+}
+
+/* A FIN has a number of its own at the end of either queue. */
+static int take_sent(struct reading *x, const struct sock_tcp_look *look)
+{
+	bool waits = look->state == TCP_FIN_WAIT1 || look->state == TCP_LAST_ACK;
+	Ckpt__Sock__Tcp *rec = &x->rec;
+	uint32_t data = look->queued - (waits && look->queued);
+
+	rec->fin_sent = waits || look->state == TCP_FIN_WAIT2;
+	rec->fin_received = x->state == TCP_CLOSE_WAIT || x->state == TCP_LAST_ACK;
+	rec->receive_seq -= (uint32_t)rec->in.len + rec->fin_received;
+	rec->send_seq = look->seq - look->queued - (rec->fin_sent && !waits);
+	rec->unsent = look->unsent - (waits && look->unsent);
+	rec->out.data = look->out;
+	rec->out.len = data;
+	return look->len == data && rec->unsent <= data ? 0 : -EIO;
+}
+
+static void take_options(struct reading *x, int fd)
+{
+	struct tcp_info ti = { 0 };
+	socklen_t len = sizeof(ti);
+
+	getsockopt(fd, IPPROTO_TCP, TCP_INFO, &ti, &len);
+	x->rec.sack = ti.tcpi_options & TCPI_OPT_SACK;
+	x->rec.scaled = ti.tcpi_options & TCPI_OPT_WSCALE;
+	x->rec.timestamps = ti.tcpi_options & TCPI_OPT_TIMESTAMPS;
+	x->rec.send_scale = x->rec.scaled ? ti.tcpi_snd_wscale : 0;
+	x->rec.receive_scale = x->rec.scaled ? ti.tcpi_rcv_wscale : 0;
+	x->rec.sndbuf = (uint32_t)sock_int(fd, SOL_SOCKET, SO_SNDBUF);
+	x->rec.rcvbuf = (uint32_t)sock_int(fd, SOL_SOCKET, SO_RCVBUF);
+}
+
+/* The other end's description, or that it waits. */
+static int take_other(struct ckpt_run *run, const struct ckpt_fd_found *f, struct reading *x)
+{
+	const struct sock_state *st = sock_state(run);
+	const struct sock_tcp_diag *other = sock_tcp_find(st, &x->peer_end, &x->local_end);
+	bool out = false;
+
+	x->rec.waits = other && sock_tcp_listener(st, other);
+	if (other && other->ino && !x->rec.waits)
+		x->rec.other = f->tree->of_inode(run, f->st.st_dev, other->ino, &out);
+	if (out)
+		x->rec.other = 0;
+	return out && !x->rec.fin_received ? -ENOTCONN : 0;
+}
+
+static int fill_record(struct ckpt_run *run, const struct ckpt_fd_found *f, struct reading *x,
+		       struct ckpt_error *err)
+{
+	struct sock_state *st = sock_state(run);
+	const struct sock_tcp_look *look = find_sent(st, f->st.st_ino);
+	int r = look ? ends_of(f->fd, &x->local_end, &x->peer_end) : -ENOENT;
+
+	if (!r)
+		r = read_repaired(st, f->fd, x);
+	if (!r)
+		r = take_sent(x, look);
+	if (!r)
+		r = sock_address_read(&x->local_end, &x->local);
+	if (!r)
+		r = sock_address_read(&x->peer_end, &x->peer);
+	if (r)
+		return ckpt_fail_sys(err, r, "reading a TCP connection");
+	if (take_other(run, f, x))
+		return ckpt_fail_as(err, CKPT_EXIT_REFUSED, EOPNOTSUPP,
+				    "the other end of a TCP connection is left out");
+	take_options(x, f->fd);
+	return sock_options_read(st, f, &x->options, err);
+}
+
+static int tcp_connected_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
+				 struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE struct reading *x = calloc(1, sizeof(*x));
+	int r;
+
+	if (!x)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	ckpt__sock__tcp__init(&x->rec);
+	r = fill_record(run, f, x, err);
+	sock_owner_of(&f->st, &x->owner);
+	x->rec.id = f->file;
+	x->rec.family = (uint32_t)f->domain;
+	x->rec.local = &x->local.rec;
+	x->rec.peer = &x->peer.rec;
+	x->rec.owner = &x->owner;
+	x->rec.options = x->options.ptr;
+	x->rec.n_options = x->options.n;
+	if (!r)
+		r = ckpt_record_put(run, SOCK_TCP, &x->rec.base, err);
+	free(x->in);
+	return r;
+}
+
+const struct ckpt_fd_kind sock_kind_tcp_connected = {
+	.size = sizeof(struct ckpt_fd_kind),
+	.match = tcp_connected_match,
+	.survey = tcp_connected_survey,
+	.collect = tcp_connected_collect,
+	.plan = sock_tcp_plan,
+	.open = sock_tcp_open,
+	.own_pos = true,
+	.flags_ok = SOCK_FLAGS,
+};

@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: MIT */
+/* The kernel's list of TCP sockets: who is whose other end, and what nobody has open. */
+#include "tcp.h"
+
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
+#include <stddef.h>
+
+#ifndef SOCK_DESTROY
+#define SOCK_DESTROY 21
+#endif
+
+static int by_ends(const void *va, const void *vb)
+{
+	return memcmp(va, vb, offsetof(struct sock_tcp_diag, state));
+}
+
+static void take_address(uint8_t to[16], int family, const void *from)
+{
+	static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff };
+
+	if (family == AF_INET6) {
+		memcpy(to, from, 16);
+		return;
+	}
+	memcpy(to, mapped, sizeof(mapped));
+	memcpy(to + sizeof(mapped), from, 4);
+}
+
+static int take_socket(struct sock_state *st, const struct inet_diag_msg *m)
+{
+	struct sock_tcp_diag *d;
+
+	if (st->n_tcp == st->cap_tcp) {
+		size_t want = st->cap_tcp ? st->cap_tcp * 2 : 256;
+		struct sock_tcp_diag *more = realloc(st->tcp, want * sizeof(*more));
+
+		if (!more)
+			return -ENOMEM;
+		st->tcp = more;
+		st->cap_tcp = want;
+	}
+	d = &st->tcp[st->n_tcp++];
+	memset(d, 0, sizeof(*d));
+	take_address(d->src, m->idiag_family, m->id.idiag_src);
+	take_address(d->dst, m->idiag_family, m->id.idiag_dst);
+	d->sport = m->id.idiag_sport;
+	d->dport = m->id.idiag_dport;
+	d->state = m->idiag_state;
+	d->ino = m->idiag_inode;
+	d->received = m->idiag_rqueue;
+	return 0;
+}
+
+/* 1: there is more to come. */
+static int take_buffer(struct sock_state *st, struct nlmsghdr *h, unsigned left)
+{
+	for (; NLMSG_OK(h, left); h = NLMSG_NEXT(h, left)) {
+		const struct nlmsgerr *e = NLMSG_DATA(h);
+		int r;
+
+		if (h->nlmsg_type == NLMSG_DONE)
+			return 0;
+		if (h->nlmsg_type == NLMSG_ERROR)
+			return e->error ? e->error : -EPROTO;
+		r = take_socket(st, NLMSG_DATA(h));
+		if (r)
+			return r;
+	}
+	return 1;
+}
+
+struct request {
+	struct nlmsghdr h;
+	struct inet_diag_req_v2 r;
+};
+
+static struct request request_of(int type, int flags, int family)
+{
+	return (struct request){
+		.h = { .nlmsg_len = sizeof(struct request),
+		       .nlmsg_type = (uint16_t)type,
+		       .nlmsg_flags = (uint16_t)(NLM_F_REQUEST | flags) },
+		.r = { .sdiag_family = (uint8_t)family,
+		       .sdiag_protocol = IPPROTO_TCP,
+		       .idiag_states = UINT32_MAX,
+		       .id.idiag_cookie = { INET_DIAG_NOCOOKIE, INET_DIAG_NOCOOKIE } },
+	};
+}
+
+static int list_family(struct sock_state *st, int nl, int family, char *buf, size_t size)
+{
+	struct request q = request_of(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, family);
+	int r = send(nl, &q, sizeof(q), 0) == sizeof(q) ? 1 : -errno;
+
+	while (r > 0) {
+		ssize_t len = recv(nl, buf, size, 0);
+
+		r = len < 0 ? -errno : take_buffer(st, (struct nlmsghdr *)buf, (unsigned)len);
+	}
+	return r;
+}
+
+int sock_tcp_diag(struct sock_state *st, struct ckpt_error *err)
+{
+	size_t size = 256 * 1024;
+	CKPT_AUTO_FREE char *buf = NULL;
+	CKPT_AUTO_FD int nl = -1;
+	int r;
+
+	if (st->tcp_known)
+		return 0;
+	buf = malloc(size);
+	nl = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+	if (nl < 0 || !buf)
+		return ckpt_fail_sys(err, errno, "opening NETLINK_SOCK_DIAG");
+	r = list_family(st, nl, AF_INET, buf, size);
+	if (!r)
+		r = list_family(st, nl, AF_INET6, buf, size);
+	if (r)
+		return ckpt_fail_sys(err, r, "asking the kernel for its TCP sockets (inet_diag)");
+	if (st->n_tcp)
+		qsort(st->tcp, st->n_tcp, sizeof(*st->tcp), by_ends);
+	st->tcp_known = true;
+	return 0;
+}
+
+static const void *bytes_of(const union sock_address *a)
+{
+	return a->sa.sa_family == AF_INET ? (const void *)&a->in.sin_addr
+					  : (const void *)&a->in6.sin6_addr;
+}
+
+static const struct sock_tcp_diag *find(const struct sock_state *st,
+					const struct sock_tcp_diag *key)
+{
+	return st->n_tcp ? bsearch(key, st->tcp, st->n_tcp, sizeof(*key), by_ends) : NULL;
+}
+
+const struct sock_tcp_diag *sock_tcp_find(const struct sock_state *st,
+					  const union sock_address *src,
+					  const union sock_address *dst)
+{
+	struct sock_tcp_diag key = { .sport = src->in.sin_port, .dport = dst->in.sin_port };
+
+	take_address(key.src, src->sa.sa_family, bytes_of(src));
+	take_address(key.dst, dst->sa.sa_family, bytes_of(dst));
+	return find(st, &key);
+}
+
+/* ---- connections that wait to be accepted ---------------------------------------------- */
+
+static bool may_wait(const struct sock_tcp_diag *d)
+{
+	return !d->ino && (d->state == TCP_ESTABLISHED || d->state == TCP_CLOSE_WAIT);
+}
+
+bool sock_tcp_untouched(const struct sock_tcp_diag *waits)
+{
+	/* a FIN counts as one */
+	return may_wait(waits) && waits->received == (waits->state == TCP_CLOSE_WAIT);
+}
+
+static bool any_address(const uint8_t a[16])
+{
+	static const uint8_t any6[16], any4[16] = { [10] = 0xff, [11] = 0xff };
+
+	return !memcmp(a, any6, 16) || !memcmp(a, any4, 16);
+}
+
+static bool listens_for(const struct sock_tcp_diag *l, const struct sock_tcp_diag *waits)
+{
+	return l->state == TCP_LISTEN && l->sport == waits->sport &&
+	       (any_address(l->src) || !memcmp(l->src, waits->src, 16));
+}
+
+const struct sock_tcp_diag *sock_tcp_listener(const struct sock_state *st,
+					      const struct sock_tcp_diag *waits)
+{
+	const struct sock_tcp_diag *found = NULL;
+
+	for (size_t i = 0; i < st->n_tcp && may_wait(waits); i++) {
+		if (!listens_for(&st->tcp[i], waits))
+			continue;
+		/* which of several it is cannot be told */
+		if (found)
+			return NULL;
+		found = &st->tcp[i];
+	}
+	return found;
+}
+
+unsigned sock_tcp_waiting(struct ckpt_run *run, const struct ckpt_fd_found *f)
+{
+	const struct sock_state *st = sock_state(run);
+	unsigned n = 0;
+
+	for (size_t i = 0; i < st->n_tcp; i++) {
+		const struct sock_tcp_diag *d = &st->tcp[i], *l = NULL, *client = NULL;
+		struct sock_tcp_diag key = { .sport = d->dport, .dport = d->sport };
+		bool out;
+
+		if (may_wait(d))
+			l = sock_tcp_listener(st, d);
+		if (!l || l->ino != f->st.st_ino)
+			continue;
+		memcpy(key.src, d->dst, 16);
+		memcpy(key.dst, d->src, 16);
+		client = find(st, &key);
+		n += client && client->ino &&
+		     f->tree->of_inode(run, f->st.st_dev, client->ino, &out) && !out;
+	}
+	return n;
+}
+
+/* ---- restore ------------------------------------------------------------------------- */
+
+static int ask_one(int nl, struct request *q, struct inet_diag_msg *found)
+{
+	struct {
+		struct nlmsghdr h;
+		char rest[1024];
+	} answer;
+	const struct nlmsgerr *e = NLMSG_DATA(&answer.h);
+	ssize_t len;
+
+	if (send(nl, q, sizeof(*q), 0) != sizeof(*q))
+		return -errno;
+	len = recv(nl, &answer, sizeof(answer), 0);
+	if (len < (ssize_t)NLMSG_LENGTH(sizeof(*e)))
+		return len < 0 ? -errno : -EPROTO;
+	if (answer.h.nlmsg_type == NLMSG_ERROR)
+		return e->error;
+	if (!found || len < (ssize_t)NLMSG_LENGTH(sizeof(*found)))
+		return -EPROTO;
+	memcpy(found, NLMSG_DATA(&answer.h), sizeof(*found));
+	return 0;
+}
+
+static int clear_once(int nl, const union sock_address *src, const union sock_address *dst)
+{
+	struct request q = request_of(SOCK_DIAG_BY_FAMILY, 0, src->sa.sa_family);
+	size_t size = src->sa.sa_family == AF_INET ? 4 : 16;
+	struct inet_diag_msg found = { 0 };
+	int r;
+
+	q.r.id.idiag_sport = src->in.sin_port;
+	q.r.id.idiag_dport = dst->in.sin_port;
+	memcpy(q.r.id.idiag_src, bytes_of(src), size);
+	memcpy(q.r.id.idiag_dst, bytes_of(dst), size);
+	r = ask_one(nl, &q, &found);
+	/* somebody's: it is not for us to end */
+	if (r || found.idiag_inode || found.idiag_state == TCP_LISTEN)
+		return r == -ENOENT ? 0 : r ? r : -EADDRINUSE;
+	q.h.nlmsg_type = SOCK_DESTROY;
+	q.h.nlmsg_flags |= NLM_F_ACK;
+	memcpy(q.r.id.idiag_cookie, found.id.idiag_cookie, sizeof(found.id.idiag_cookie));
+	r = ask_one(nl, &q, NULL);
+	return r ? r : -EAGAIN;
+}
+
+int sock_tcp_clear(const union sock_address *src, const union sock_address *dst)
+{
+	CKPT_AUTO_FD int nl = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+	int r = nl < 0 ? -errno : -EAGAIN;
+
+	/* it may just become another: the kernel ends connections in several objects */
+	for (int i = 0; i < 10 && (r == -EAGAIN || r == -ENOENT); i++)
+		r = clear_once(nl, src, dst);
+	return r;
+}
+
+static union sock_address address_of(const uint8_t bytes[16], uint16_t port)
+{
+	union sock_address a = { .in6 = { .sin6_family = AF_INET6, .sin6_port = port } };
+
+	memcpy(&a.in6.sin6_addr, bytes, 16);
+	sock_address_unmap(&a);
+	return a;
+}
+
+void sock_tcp_clear_port(const struct sock_state *st, const union sock_address *local)
+{
+	struct sock_tcp_diag key = { .sport = local->in.sin_port };
+
+	take_address(key.src, local->sa.sa_family, bytes_of(local));
+	for (size_t i = 0; i < st->n_tcp; i++) {
+		const struct sock_tcp_diag *d = &st->tcp[i];
+		union sock_address src, dst;
+
+		if (d->ino || d->state == TCP_LISTEN || d->sport != key.sport ||
+		    (!any_address(key.src) && memcmp(d->src, key.src, 16) != 0))
+			continue;
+		src = address_of(d->src, d->sport);
+		dst = address_of(d->dst, d->dport);
+		sock_tcp_clear(&src, &dst);
+	}
+}
