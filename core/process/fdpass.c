@@ -2,13 +2,15 @@
 /*
  * Handing descriptors to skeletons: each holds a pidfd of the engine and
  * fetches what it needs with pidfd_getfd(2), one flat system call a descriptor.
- * A skeleton still has the engine's credentials, so it may.
+ * A skeleton still has the engine's credentials, so it may; to one that has joined
+ * a nested user namespace they are sent.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 
 #include "engine/run.h"
@@ -143,15 +145,86 @@ int ckpt_install_fds(struct ckpt_run *run, struct ckpt_task *task, const int *fd
 	return ckpt_script_run(s, task->threads[0], err);
 }
 
+/* Out of the way of the numbers to be restored. */
+static int move_up(struct ckpt_run *run, struct ckpt_task *task, int low, struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "lend-fd");
+	int high = ckpt_script_add(s, SYS_fcntl, CKPT_C(low), CKPT_C(F_DUPFD_CLOEXEC),
+				   CKPT_C(channel_fd(run_procs(run)) + 1));
+	int r;
+
+	ckpt_script_add(s, SYS_close, CKPT_C(low));
+	r = ckpt_script_run(s, task->threads[0], err);
+	return r ? r : (int)ckpt_script_result(s, high);
+}
+
+/* A message of one byte with one descriptor, as the task receives it. */
+struct parcel {
+	struct msghdr head;
+	struct iovec part;
+	char byte;
+	union {
+		char room[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr head;
+	} control;
+};
+
+static int send_fd(int channel, int fd, struct ckpt_error *err)
+{
+	struct parcel p = { .control.head = { CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS } };
+
+	p.part = (struct iovec){ &p.byte, 1 };
+	p.head.msg_iov = &p.part;
+	p.head.msg_iovlen = 1;
+	p.head.msg_control = &p.control;
+	p.head.msg_controllen = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(&p.control.head), &fd, sizeof(fd));
+	if (sendmsg(channel, &p.head, MSG_NOSIGNAL | MSG_DONTWAIT) == 1)
+		return 0;
+	return ckpt_fail_sys(err, errno, "sending a descriptor");
+}
+
+/* Credentials do not matter to who receives one. */
+static int lend_by_message(struct ckpt_run *run, struct ckpt_task *task, int fd,
+			   struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "lend-fd");
+	struct parcel p = { .head = { .msg_iovlen = 1, .msg_controllen = sizeof(p.control) },
+			    .part = { NULL, 1 } };
+	int op, r = send_fd(run_procs(run)->channel[0], fd, err), got;
+
+	if (r)
+		return r;
+	op = ckpt_script_add(s, SYS_recvmsg, CKPT_C(channel_fd(run_procs(run))),
+			     CKPT_INOUT(&p, sizeof(p)), CKPT_C(MSG_CMSG_CLOEXEC));
+	ckpt_script_pointer(s, op, 1, offsetof(struct parcel, head.msg_iov), op, 1,
+			    offsetof(struct parcel, part));
+	ckpt_script_pointer(s, op, 1, offsetof(struct parcel, part.iov_base), op, 1,
+			    offsetof(struct parcel, byte));
+	ckpt_script_pointer(s, op, 1, offsetof(struct parcel, head.msg_control), op, 1,
+			    offsetof(struct parcel, control));
+	ckpt_script_expect(s, 1);
+	r = ckpt_script_run(s, task->threads[0], err);
+	if (r)
+		return r;
+	memcpy(&p, ckpt_script_out(s, op, 1), sizeof(p));
+	if (p.head.msg_controllen < CMSG_LEN(sizeof(int)) || p.control.head.cmsg_type != SCM_RIGHTS)
+		return ckpt_fail_sys(err, EMFILE, "task %u: receiving a descriptor", task->id);
+	memcpy(&got, CMSG_DATA(&p.control.head), sizeof(got));
+	return move_up(run, task, got, err);
+}
+
 int ckpt_lend_fd(struct ckpt_run *run, struct ckpt_task *task, int fd, struct ckpt_error *err)
 {
 	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "lend-fd");
-	int transport = transport_fd(run_procs(run));
-	int got = ckpt_script_add(s, SYS_pidfd_getfd, CKPT_C(transport), CKPT_C(fd), CKPT_C(0));
-	int high = ckpt_script_add(s, SYS_fcntl, CKPT_R(got), CKPT_C(F_DUPFD_CLOEXEC),
-				   CKPT_C(transport + 1));
-	int r;
+	int got, high, r;
 
+	if (node_of(task)->apart)
+		return lend_by_message(run, task, fd, err);
+	got = ckpt_script_add(s, SYS_pidfd_getfd, CKPT_C(transport_fd(run_procs(run))), CKPT_C(fd),
+			      CKPT_C(0));
+	high = ckpt_script_add(s, SYS_fcntl, CKPT_R(got), CKPT_C(F_DUPFD_CLOEXEC),
+			       CKPT_C(channel_fd(run_procs(run)) + 1));
 	ckpt_script_add(s, SYS_close, CKPT_R(got));
 	r = ckpt_script_run(s, task->threads[0], err);
 	return r ? r : (int)ckpt_script_result(s, high);

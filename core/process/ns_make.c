@@ -56,3 +56,20 @@ int ckpt_ns_make(struct ckpt_run *run, struct ckpt_ns *ns, struct ckpt_error *er
 		place.ns[CKPT_NS_PID] = ns->parent;
 	return ckpt_ns_run(run, &place, make, ns, err);
 }
+
+int ckpt_ns_enter(struct ckpt_run *run, struct ckpt_thread *th, const struct ckpt_ns *ns,
+		  struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "setns");
+	int num = ckpt_lend_fd(run, th->task, ns->fd, err), r;
+
+	if (num < 0)
+		return num;
+	ckpt_script_add(s, SYS_setns, CKPT_C(num), CKPT_C(ns_types[ns->type].flag));
+	r = ckpt_script_run(s, th, err);
+	if (r < 0)
+		return ckpt_wrap(err, "task %u: joining the %s", th->task->id, ns->name);
+	if (ns->type == CKPT_NS_USER)
+		node_of(th->task)->apart = true;
+	return ckpt_return_fd(run, th->task, num, err);
+}

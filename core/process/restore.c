@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -104,6 +105,8 @@ int proc_prepare(struct proc_set *ps, struct ckpt_error *err)
 	ps->self_pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
 	if (ps->self_pidfd < 0)
 		return ckpt_fail_sys(err, errno, "pidfd_open(2) of ckpt itself");
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ps->channel))
+		return ckpt_fail_sys(err, errno, "socketpair(2)");
 	return 0;
 }
 
@@ -141,11 +144,13 @@ int ckpt_set_final(struct ckpt_thread *th, const struct ckpt_final *f, struct ck
 static int drop_transport(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *err)
 {
 	struct fd_table *files = node_of(t)->files;
+	int r;
 
 	if (files->parted)
 		return 0;
 	files->parted = true;
-	return ckpt_return_fd(run, t, transport_fd(run_procs(run)), err);
+	r = ckpt_return_fd(run, t, channel_fd(run_procs(run)), err);
+	return r ? r : ckpt_return_fd(run, t, transport_fd(run_procs(run)), err);
 }
 
 static int begin_stop(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *err)

@@ -38,24 +38,28 @@ struct proc_set *proc_new(struct ckpt_run *run)
 		free(ps);
 		return NULL;
 	}
-	ps->self_pidfd = -1;
+	ps->self_pidfd = ps->channel[0] = ps->channel[1] = -1;
 	ps->max_fd = 2;
 	return ps;
 }
 
+void set_drop_thread(struct task_node *t)
+{
+	struct ckpt_thread *th = t->pub.threads[--t->pub.n_threads];
+
+	if (th->agent->final)
+		free((void *)th->agent->final->xstate);
+	free(th->agent->final);
+	free(th->agent->status.text);
+	free(th->agent->xstate);
+	free(th->agent);
+	free(th);
+}
+
 static void task_free(struct task_node *t)
 {
-	for (size_t i = 0; i < t->pub.n_threads; i++) {
-		struct ckpt_agent *a = t->pub.threads[i]->agent;
-
-		if (a->final)
-			free((void *)a->final->xstate);
-		free(a->final);
-		free(a->status.text);
-		free(a->xstate);
-		free(a);
-		free(t->pub.threads[i]);
-	}
+	while (t->pub.n_threads)
+		set_drop_thread(t);
 	free(t->pub.threads);
 	free(t->stat.text);
 	if (t->mem >= 0)
@@ -86,6 +90,9 @@ void proc_free(struct proc_set *ps)
 	keeper_stop(&ps->keeper);
 	if (ps->self_pidfd >= 0)
 		close(ps->self_pidfd);
+	for (int i = 0; i < 2; i++)
+		if (ps->channel[i] >= 0)
+			close(ps->channel[i]);
 	free(ps->tasks);
 	free(ps->reserved);
 	free(ps->birth);

@@ -73,6 +73,7 @@ struct task_node {
 	/* restore */
 	struct fd_table *files;
 	bool ended; /* a zombie now */
+	bool apart; /* it has joined another user namespace, and lost its power over the engine */
 };
 
 struct ns_table; /* ns.h */
@@ -103,6 +104,7 @@ struct proc_set {
 	uint64_t syscall_at; /* an instruction in the text of the task before */
 	int max_fd;	     /* highest descriptor number of any task */
 	int self_pidfd;	     /* pidfd of the engine: skeletons fetch descriptors through it */
+	int channel[2];	     /* sockets: the engine's end, and the one that all skeletons have */
 	pid_t newborn;	     /* cloned last, stopped, not yet seated */
 	void *birth;	     /* the stack on which the root was born */
 };
@@ -116,6 +118,8 @@ static inline struct task_node *node_of(const struct ckpt_task *t)
 struct task_node *set_add(struct proc_set *ps, pid_t pid, struct ckpt_task *parent,
 			  struct ckpt_error *err);
 struct ckpt_thread *set_add_thread(struct task_node *t, pid_t tid, struct ckpt_error *err);
+/* Forget the thread added last. */
+void set_drop_thread(struct task_node *t);
 /* Forget the task added last. */
 void set_drop_last(struct proc_set *ps);
 /* Give ids: pre-order from the root, children by pid. */
@@ -190,6 +194,12 @@ int skeleton_adopt(struct ckpt_agent *parent, struct ckpt_error *err);
 static inline int transport_fd(const struct proc_set *ps)
 {
 	return ps->max_fd + 1;
+}
+
+/* And the one of its end of the channel. */
+static inline int channel_fd(const struct proc_set *ps)
+{
+	return ps->max_fd + 2;
 }
 
 #endif

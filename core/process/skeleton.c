@@ -57,7 +57,10 @@ static int open_stub(struct ckpt_error *err)
 
 /* What the child that becomes the root needs to know. */
 struct birth {
-	int go, stub, pidfd, transport;
+	int go, stub;
+	struct {
+		int fd, target;
+	} keep[2];
 };
 
 static inline int64_t sys3(int64_t nr, int64_t a, int64_t b, int64_t c)
@@ -65,14 +68,14 @@ static inline int64_t sys3(int64_t nr, int64_t a, int64_t b, int64_t c)
 	return sys6(nr, a, b, c, 0, 0, 0);
 }
 
-/* In the child: become the stub, with the transport as the only descriptor. */
+/* In the child: become the stub, with transport and channel as the only descriptors. */
 static SPAWN_CHILD void become_stub(void *arg)
 {
 	const struct birth *b = arg;
 	const char *argv[] = { "ckpt-skeleton", NULL }, *envp[] = { NULL };
 	/* struct sigaction as the kernel has it: SIG_DFL; and an empty set */
 	const uint64_t none[4] = { 0 };
-	int64_t stub = -1;
+	int64_t stub = -1, kept[2] = { -1, -1 };
 	char c;
 
 	for (int sig = 1; sig < 65; sig++)
@@ -80,12 +83,15 @@ static SPAWN_CHILD void become_stub(void *arg)
 	sys6(SYS_rt_sigprocmask, SIG_SETMASK, (int64_t)(uintptr_t)none, 0, 8, 0, 0);
 	if (sys3(SYS_read, b->go, (int64_t)(uintptr_t)&c, 1) == 1) {
 		sys3(SYS_close_range, 0, ~0U, CLOSE_RANGE_CLOEXEC);
-		/* out of the way: its number may be the transport's */
-		stub = sys3(SYS_fcntl, b->stub, F_DUPFD_CLOEXEC, b->transport + 1);
+		/* out of the way: their numbers may be where the others go */
+		stub = sys3(SYS_fcntl, b->stub, F_DUPFD_CLOEXEC, b->keep[1].target + 1);
 	}
-	if (stub >= 0 &&
-	    (b->pidfd == b->transport ? sys3(SYS_fcntl, b->pidfd, F_SETFD, 0)
-				      : sys3(SYS_dup2, b->pidfd, b->transport, 0)) >= 0)
+	for (int i = 0; i < 2 && stub >= 0; i++)
+		kept[i] = sys3(SYS_fcntl, b->keep[i].fd, F_DUPFD_CLOEXEC, b->keep[1].target + 1);
+	for (int i = 0; i < 2 && stub >= 0; i++)
+		if (sys3(SYS_dup2, kept[i], b->keep[i].target, 0) < 0)
+			stub = -1;
+	if (stub >= 0)
 		sys6(SYS_execveat, stub, (int64_t)(uintptr_t) "", (int64_t)(uintptr_t)argv,
 		     (int64_t)(uintptr_t)envp, AT_EMPTY_PATH, 0);
 	for (;;)
@@ -108,7 +114,10 @@ static pid_t clone_root(struct proc_set *ps, const struct ckpt_birth *b, int go,
 	if (!ps->birth)
 		return -ENOMEM;
 	birth = (struct birth *)((char *)ps->birth + SPAWN_STACK);
-	*birth = (struct birth){ go, stub, ps->self_pidfd, transport_fd(ps) };
+	*birth = (struct birth){ go,
+				 stub,
+				 { { ps->self_pidfd, transport_fd(ps) },
+				   { ps->channel[1], channel_fd(ps) } } };
 	return spawn(&args, ps->birth, become_stub, birth);
 }
 
@@ -265,6 +274,11 @@ static pid_t clone_by(struct ckpt_run *run, struct ckpt_thread *by, const struct
 	in.args.exit_signal = flags & CLONE_THREAD ? 0 : (uint64_t)b->exit_signal;
 	in.args.set_tid_size = b->n_set_tid;
 	memcpy(in.tids, b->set_tid, b->n_set_tid * sizeof(pid_t));
+	if (b->reap) {
+		ckpt_script_add(s, SYS_wait4, CKPT_C(b->reap), CKPT_C(0), CKPT_C(__WALL),
+				CKPT_C(0));
+		ckpt_script_expect(s, b->reap);
+	}
 	op = ckpt_script_add(s, SYS_clone3, CKPT_IN(&in, sizeof(in)), CKPT_C(sizeof(in.args)));
 	if (b->n_set_tid)
 		ckpt_script_pointer(s, op, 0, offsetof(struct clone_args, set_tid), op, 0,
@@ -392,5 +406,25 @@ int ckpt_end_task(struct ckpt_run *run, struct ckpt_task *task, int status, stru
 	a->seat = NULL;
 	node_of(task)->ended = true;
 	task->zombie = true;
+	return 0;
+}
+
+int ckpt_end_thread(struct ckpt_run *run, struct ckpt_thread *th, struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "end-thread");
+	struct ckpt_task *t = th->task;
+	int r;
+
+	if (t->n_threads < 2 || t->threads[t->n_threads - 1] != th)
+		return ckpt_fail(err, EINVAL, "thread %d is not the last of its task",
+				 (int)th->tid);
+	ckpt_script_add(s, SYS_exit, CKPT_C(0));
+	r = execute_last(s, th, err);
+	if (!r)
+		r = wait_end(th->tid, 0, err);
+	if (r)
+		return ckpt_wrap(err, "task %u", t->id);
+	th->agent->state = THREAD_GONE;
+	set_drop_thread(node_of(t));
 	return 0;
 }

@@ -127,6 +127,27 @@ CKPT_API int ckpt_ns_run(struct ckpt_run *run, const struct ckpt_ns_place *place
  */
 CKPT_API int ckpt_ns_make(struct ckpt_run *run, struct ckpt_ns *ns, struct ckpt_error *err);
 
+/* What a new user namespace starts with. */
+struct ckpt_ns_maps {
+	uid_t owner; /* ids of ckpt's user namespace that the parent has too */
+	gid_t group;
+	bool deny_setgroups;
+	/* lines as a member of the parent writes them; NULL or empty: not written */
+	const char *uid_map, *gid_map, *projid_map;
+};
+
+/* Make a user namespace below ns->parent, and set ns->fd. */
+CKPT_API int ckpt_ns_make_user(struct ckpt_run *run, struct ckpt_ns *ns,
+			       const struct ckpt_ns_maps *maps, struct ckpt_error *err);
+
+/*
+ * Let a skeleton's thread join a namespace that is made; of a pid namespace: let its
+ * next child be born there. A user namespace comes after all others: the task must have
+ * a single thread, gets all capabilities there, and keeps none over ckpt's.
+ */
+CKPT_API int ckpt_ns_enter(struct ckpt_run *run, struct ckpt_thread *th, const struct ckpt_ns *ns,
+			   struct ckpt_error *err);
+
 /* For the plugin ns: what the image says. `ns` is copied; ids ascend. */
 CKPT_API struct ckpt_ns *ckpt_ns_add(struct ckpt_run *run, const struct ckpt_ns *ns,
 				     struct ckpt_error *err);

@@ -111,6 +111,11 @@ struct ckpt_birth {
 	const pid_t *set_tid; /* innermost pid namespace first; all levels down to ckpt's own */
 	size_t n_set_tid;
 	int exit_signal; /* SIGCHLD, or what the original had */
+	/*
+	 * Of a thread: reap this dead child just before, whose number is to be had then;
+	 * 0: none.
+	 */
+	pid_t reap;
 };
 
 /*
@@ -140,6 +145,9 @@ CKPT_API int ckpt_unshare(struct ckpt_run *run, struct ckpt_task *task, uint64_t
 
 /* How many tasks have its descriptor table, itself included. */
 CKPT_API size_t ckpt_table_users(const struct ckpt_task *task);
+
+/* Let the thread made last of its task end and be forgotten: it has not got the ids it should. */
+CKPT_API int ckpt_end_thread(struct ckpt_run *run, struct ckpt_thread *th, struct ckpt_error *err);
 
 /*
  * Let a skeleton end: it gets status `status` (as wait(2) encodes it: exit code

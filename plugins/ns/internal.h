@@ -34,6 +34,7 @@ int ns_collect(struct ckpt_run *run, struct ckpt_error *err);
 int ns_plan(struct ckpt_run *run, struct ckpt_error *err);
 int ns_make(struct ckpt_run *run, struct ckpt_error *err);
 int ns_join(struct ckpt_run *run, struct ckpt_error *err);
+int ns_join_user(struct ckpt_run *run, struct ckpt_error *err);
 int ns_join_threads(struct ckpt_run *run, struct ckpt_error *err);
 int ns_settle(struct ckpt_run *run, struct ckpt_error *err);
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Make the namespaces, and let tasks and threads join them. */
-#include <sys/syscall.h>
-
 #include "internal.h"
 
 static int each(struct ckpt_run *run, enum ns_call what, struct ckpt_error *err)
@@ -37,21 +35,6 @@ int ns_settle(struct ckpt_run *run, struct ckpt_error *err)
 	return each(run, NS_SETTLE, err);
 }
 
-static int enter(struct ckpt_run *run, struct ckpt_thread *th, const struct ckpt_ns *ns,
-		 struct ckpt_error *err)
-{
-	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "ns.join");
-	int num = ckpt_lend_fd(run, th->task, ns->fd, err), r;
-
-	if (num < 0)
-		return num;
-	ckpt_script_add(s, SYS_setns, CKPT_C(num), CKPT_C(ckpt_ns_type_flag(ns->type)));
-	r = ckpt_script_run(s, th, err);
-	if (r < 0)
-		return ckpt_wrap(err, "task %u: joining the %s", th->task->id, ns->name);
-	return ckpt_return_fd(run, th->task, num, err);
-}
-
 /* A mount namespace comes last: until then paths mean what they mean to ckpt. */
 static const enum ckpt_ns_type order[] = {
 	CKPT_NS_NET, CKPT_NS_IPC, CKPT_NS_UTS, CKPT_NS_TIME, CKPT_NS_CGROUP, CKPT_NS_MNT,
@@ -67,7 +50,7 @@ static int move(struct ckpt_run *run, struct ckpt_thread *th, const struct ckpt_
 		const struct ckpt_ns *ns = to->ns[order[i]];
 
 		if (from ? ns != from->ns[order[i]] : !ns->own)
-			r = enter(run, th, ns, err);
+			r = ckpt_ns_enter(run, th, ns, err);
 	}
 	return r;
 }
@@ -81,6 +64,24 @@ int ns_join(struct ckpt_run *run, struct ckpt_error *err)
 
 		if (!t->zombie)
 			r = move(run, t->threads[0], NULL, ckpt_ns_seat(run, t->id, 0), err);
+	}
+	return r;
+}
+
+/*
+ * The last that needs ckpt's power has been done for these tasks: from here on they
+ * have what their own user namespace gives.
+ */
+int ns_join_user(struct ckpt_run *run, struct ckpt_error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < ckpt_task_count(run) && r == 0; i++) {
+		struct ckpt_task *t = ckpt_task_at(run, i);
+		const struct ckpt_ns *user = ckpt_ns_of_task(run, t, CKPT_NS_USER);
+
+		if (!t->zombie && !user->own)
+			r = ckpt_ns_enter(run, t->threads[0], user, err);
 	}
 	return r;
 }

@@ -31,6 +31,8 @@ static const struct ckpt_step steps[] = {
 	  LIST("namespaces-made"), NULL, ns_make, NULL },
 	{ CKPT_RESTORE, "join", "tasks join all but the user namespace", LIST("tasks-made"),
 	  LIST("tasks-placed"), LIST("mnt.make"), ns_join, NULL },
+	{ CKPT_RESTORE, "join-user", "tasks join their user namespaces", LIST("memory-mapped"),
+	  LIST("threads-made"), LIST("task.ids"), ns_join_user, NULL },
 	{ CKPT_RESTORE, "join-threads", "threads that are elsewhere", LIST("threads-made"),
 	  LIST("sealed"), NULL, ns_join_threads, NULL },
 	{ CKPT_RESTORE, "settle", "what the making of the tasks has moved", LIST("ns.join-threads"),

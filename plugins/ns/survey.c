@@ -19,6 +19,8 @@ static int refuse(struct ckpt_run *run, const struct refusal *r, const char *rea
 		.object = r->object,
 		.reason = reason,
 		.hint = hint,
+		/* its tasks would come back with their capabilities in that of ckpt */
+		.no_loss = r->ns->type == CKPT_NS_USER,
 	};
 
 	return ckpt_refuse(run, &b);
@@ -31,6 +33,19 @@ static int if_off(struct ckpt_run *run, void *arg, struct ckpt_error *err)
 	const struct ckpt_ns_kind *kind = ns_kind(run, r->ns->type, &plugin);
 
 	(void)err;
+	if (kind->feature && r->ns->type == CKPT_NS_USER && !ckpt_feature_on(run, kind->feature)) {
+		const struct ckpt_blocker b = {
+			.feature = kind->feature,
+			.task = r->task,
+			.object = r->object,
+			.reason = "the feature is switched off",
+			.hint = "do not switch it off: its tasks would have their capabilities "
+				"outside of it",
+			.no_loss = true,
+		};
+
+		return ckpt_refuse(run, &b);
+	}
 	return kind->feature ? ckpt_refuse_off(run, kind->feature, r->task, r->object) : 1;
 }
 
@@ -54,8 +69,10 @@ static int decide(struct ckpt_run *run, struct refusal *r)
 			 "namespaces",
 			 ckpt_ns_type_name(ns->type));
 		snprintf(hint, sizeof(hint),
-			 "run ckpt inside the namespace, or give --allow-loss ns.%s: its tasks "
-			 "come back in the one of ckpt",
+			 ns->type == CKPT_NS_USER
+				 ? "switch the plugin %s on"
+				 : "run ckpt inside the namespace, or give --allow-loss ns.%s: its "
+				   "tasks come back in the one of ckpt",
 			 ckpt_ns_type_name(ns->type));
 		return refuse(run, r, reason, hint);
 	}

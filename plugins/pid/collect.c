@@ -120,11 +120,11 @@ static int families(struct collect *c, const struct ckpt_task *t, const char *st
 	return r;
 }
 
-static int thread_record(struct collect *c, const struct ckpt_thread *th, const char *status,
-			 struct pid_numbers *nr, Ckpt__Pid__Thread *rec, struct ckpt_error *err)
+static int thread_record(struct collect *c, const struct ckpt_thread *th, size_t k,
+			 const char *status, struct pid_numbers *nr, Ckpt__Pid__Thread *rec,
+			 struct ckpt_error *err)
 {
 	struct ckpt_task *t = th->task;
-	char path[64];
 	int at;
 
 	if (pid_status_numbers(status, "NSpid", nr) < 0)
@@ -135,8 +135,7 @@ static int thread_record(struct collect *c, const struct ckpt_thread *th, const 
 	}
 	if (t->zombie)
 		return 0;
-	pid_thread_path(path, sizeof(path), th, "ns/pid_for_children");
-	at = pid_nsmap_of(&c->map, t, path, err);
+	at = pid_nsmap_children(&c->map, t, k, err);
 	if (at < 0)
 		return at;
 	rec->children_ns = c->map.ns[at].id;
@@ -228,7 +227,7 @@ static int one(struct collect *c, const struct ckpt_task *t, struct ckpt_error *
 
 	if (r < 0)
 		return r;
-	at = pid_nsmap_of(&c->map, t, "ns/pid", err);
+	at = pid_nsmap_of(&c->map, t, err);
 	if (at < 0)
 		return at;
 	if (ckpt_proc_read(t, "status", &status, err) < 0)
@@ -249,7 +248,7 @@ static int one(struct collect *c, const struct ckpt_task *t, struct ckpt_error *
 		pid_thread_path(path, sizeof(path), th, "status");
 		if (k && ckpt_proc_read(t, path, &text, err) < 0)
 			return -err->err;
-		r = thread_record(c, th, k ? text : status, &rows.nr[k], &rows.recs[k], err);
+		r = thread_record(c, th, k, k ? text : status, &rows.nr[k], &rows.recs[k], err);
 	}
 	if (r == 0 && rows.nr[0].nr[rows.nr[0].n - 1] == 1 && at)
 		c->map.ns[at].init = t->id;
@@ -292,6 +291,7 @@ static int put_namespaces(struct collect *c, struct ckpt_error *err)
 		rec.id = c->map.ns[i].id;
 		rec.parent = c->map.ns[i].parent;
 		rec.level = c->map.ns[i].level;
+		rec.ns = i ? c->map.ns[i].nsfs->id : 0;
 		rec.init = c->map.ns[i].init;
 		r = pid_collect_counters(c->run, &rec, err);
 		if (r == 0)
@@ -303,7 +303,7 @@ static int put_namespaces(struct collect *c, struct ckpt_error *err)
 int pid_collect(struct ckpt_run *run, struct ckpt_error *err)
 {
 	__attribute__((cleanup(collect_free))) struct collect c = { .run = run };
-	int r = pid_nsmap_init(&c.map, err);
+	int r = pid_nsmap_init(&c.map, run, err);
 
 	for (size_t i = 0; i < ckpt_task_count(run); i++)
 		if (ckpt_task_at(run, i)->id >= c.first_dead)

@@ -30,18 +30,6 @@ static int add_read(struct ckpt_script *s, const char *path)
 	return text;
 }
 
-static void add_write(struct ckpt_script *s, const char *path, uint32_t value)
-{
-	char text[TEXT_SIZE];
-	int fd = ckpt_script_add(s, SYS_openat, CKPT_C(AT_FDCWD), CKPT_STR(path),
-				 CKPT_C(O_WRONLY | O_CLOEXEC));
-
-	snprintf(text, sizeof(text), "%u", value);
-	ckpt_script_add(s, SYS_write, CKPT_R(fd), CKPT_IN(text, strlen(text)),
-			CKPT_C(strlen(text)));
-	ckpt_script_add(s, SYS_close, CKPT_R(fd));
-}
-
 static uint32_t number(const struct ckpt_script *s, int op)
 {
 	return (uint32_t)strtoul(ckpt_script_out(s, op, 1), NULL, 10);
@@ -97,47 +85,73 @@ static uint32_t own_pid_max(void)
 	return f && fscanf(f, "%u", &max) == 1 ? max : 0;
 }
 
-static int write_counters(struct ckpt_run *run, const Ckpt__Pid__Namespace *rec,
-			  struct ckpt_task *init, struct ckpt_error *err)
+static int write_number(const char *path, uint32_t value, struct ckpt_error *err)
 {
-	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "pid.counters");
-	uint32_t max, last;
-	int r = read_counters(run, init, &max, &last, err);
+	CKPT_AUTO_FD int fd = open(path, O_WRONLY | O_CLOEXEC);
 
-	if (r < 0)
-		return r;
+	if (fd < 0 || dprintf(fd, "%u", value) < 0)
+		return ckpt_fail_sys(err, errno, "%u to %s", value, path);
+	return 0;
+}
+
+struct counters {
+	const Ckpt__Pid__Namespace *rec;
+	uint32_t machine; /* ckpt's own pid_max */
+};
+
+/* In the namespace. */
+static int write_counters(void *arg, struct ckpt_error *err)
+{
+	const struct counters *c = arg;
+	const Ckpt__Pid__Namespace *rec = c->rec;
+	uint32_t max = own_pid_max();
+	int r = 0;
+
 	/*
 	 * A new namespace starts with the highest limit there is. One that shows
 	 * ours has none of its own, and writing would change the whole machine.
 	 */
 	if (rec->pid_max && rec->pid_max != max) {
-		if (max == own_pid_max())
+		if (max == c->machine)
 			return ckpt_fail(
 				err, EOPNOTSUPP,
 				"pid namespace %u had a pid_max of %u, and this kernel has "
 				"one pid_max for all (Linux 6.14 changed that)",
 				rec->id, rec->pid_max);
-		add_write(s, PID_MAX_FILE, rec->pid_max);
+		r = write_number(PID_MAX_FILE, rec->pid_max, err);
 	}
-	if (rec->last_pid)
-		add_write(s, LAST_FILE, rec->last_pid);
-	return ckpt_script_run(s, init->threads[0], err);
+	if (r == 0 && rec->last_pid)
+		r = write_number(LAST_FILE, rec->last_pid, err);
+	return r;
+}
+
+int pid_write_last(struct ckpt_run *run, const struct ckpt_ns *ns, uint32_t last,
+		   struct ckpt_error *err)
+{
+	Ckpt__Pid__Namespace rec = CKPT__PID__NAMESPACE__INIT;
+	struct counters c = { &rec, 0 };
+	const struct ckpt_ns_place place = { .ns[CKPT_NS_PID] = ns };
+
+	rec.last_pid = last;
+	if (ns->own)
+		return write_number(LAST_FILE, last, err);
+	return ckpt_ns_run(run, &place, write_counters, &c, err);
 }
 
 /* After the last task and thread: each takes a number, and pid_max bounds set_tid. */
 int pid_counters(struct ckpt_run *run, struct ckpt_error *err)
 {
 	struct pid_plan *p = ckpt_state(run);
+	int r = 0;
 
-	for (size_t i = 1; i < p->n_ns; i++) {
+	/* a helper takes a number on all levels above: the innermost first */
+	for (size_t i = p->n_ns; i-- > 1 && r == 0;) {
+		const struct ckpt_ns_place place = { .ns[CKPT_NS_PID] = p->nsfs[i] };
 		const struct pid_node *n = &p->nodes[pid_plan_init(p, (uint32_t)i)];
-		int r;
+		struct counters c = { p->ns[i], own_pid_max() };
 
-		if (!n->task || n->task->zombie)
-			continue;
-		r = write_counters(run, p->ns[i], n->task, err);
-		if (r < 0)
-			return r;
+		if (n->task && !n->task->zombie)
+			r = ckpt_ns_run(run, &place, write_counters, &c, err);
 	}
-	return 0;
+	return r;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Put tasks into their process groups, and end those that are to be dead. */
 #include <linux/prctl.h>
+#include <linux/securebits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -107,14 +108,21 @@ static int end_zombie(struct ckpt_run *run, struct pid_node *n, struct ckpt_erro
 {
 	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "pid.zombie");
 	const Ckpt__Pid__Zombie *z = n->rec->zombie;
+	const struct ckpt_ns *user = ckpt_ns_seat(run, n->id, 0)->ns[CKPT_NS_USER];
 	int r;
 
+	/* with all capabilities kept */
+	ckpt_script_add(s, SYS_prctl, CKPT_C(PR_SET_SECUREBITS), CKPT_C(SECBIT_NO_SETUID_FIXUP),
+			CKPT_C(0), CKPT_C(0), CKPT_C(0));
 	ckpt_script_add(s, SYS_prctl, CKPT_C(PR_SET_NAME), CKPT_STR(z->comm));
 	ckpt_script_add(s, SYS_setresgid, CKPT_C(z->gids[0]), CKPT_C(z->gids[1]),
 			CKPT_C(z->gids[2]));
 	ckpt_script_add(s, SYS_setresuid, CKPT_C(z->uids[0]), CKPT_C(z->uids[1]),
 			CKPT_C(z->uids[2]));
 	r = ckpt_script_run(s, n->task->threads[0], err);
+	/* its user namespace shows too */
+	if (r == 0 && !user->own)
+		r = ckpt_ns_enter(run, n->task->threads[0], user, err);
 	return r < 0 ? r : ckpt_end_task(run, n->task, (int)z->status, err);
 }
 

@@ -9,60 +9,83 @@
 
 #include "pid.h"
 
-/* Let the thread's next child be born in the pid namespace of task `member`. */
-static int enter(struct ckpt_run *run, struct ckpt_thread *th, const struct ckpt_task *member,
-		 struct ckpt_error *err)
+struct ckpt_birth pid_birth(pid_t *set_tid, const int32_t *nr, size_t n, size_t inner)
 {
-	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "pid.enter");
-	CKPT_AUTO_FD int fd = openat(member->procfd, "ns/pid", O_RDONLY | O_CLOEXEC);
-	int r, num;
-
-	if (fd < 0)
-		return ckpt_fail_sys(err, errno, "/proc/%d/ns/pid", member->pid);
-	num = ckpt_lend_fd(run, th->task, fd, err);
-	if (num < 0)
-		return num;
-	ckpt_script_add(s, SYS_setns, CKPT_C(num), CKPT_C(CLONE_NEWPID));
-	r = ckpt_script_run(s, th, err);
-	return r < 0 ? r : ckpt_return_fd(run, th->task, num, err);
+	for (size_t i = 0; i < inner; i++)
+		set_tid[i] = nr[n - 1 - i];
+	return (struct ckpt_birth){ .set_tid = inner ? set_tid : NULL, .n_set_tid = inner };
 }
 
-/* The kernel wants the innermost number first. */
-static struct ckpt_birth birth(pid_t *set_tid, const int32_t *nr, size_t n)
+/* ckpt's next child is born there. */
+static int enter_self(const struct ckpt_ns *ns, struct ckpt_error *err)
 {
-	for (size_t i = 0; i < n; i++)
-		set_tid[i] = nr[n - 1 - i];
-	return (struct ckpt_birth){ .set_tid = n ? set_tid : NULL, .n_set_tid = n };
+	return setns(ns->fd, CLONE_NEWPID) ? ckpt_fail_sys(err, errno, "joining the %s", ns->name)
+					   : 0;
+}
+
+/* The root, for whom ckpt itself goes where its maker is. */
+static int make_root(struct ckpt_run *run, struct pid_node *n, struct ckpt_birth *b,
+		     const struct ckpt_ns *to, struct ckpt_error *err)
+{
+	int r = to ? enter_self(to, err) : 0, back;
+
+	/* ckpt waits for it, and then whoever adopts it */
+	b->exit_signal = SIGCHLD;
+	if (r == 0)
+		r = ckpt_make_root(run, n->id, b, &n->task, err);
+	back = to ? enter_self(ckpt_ns_own(run, CKPT_NS_PID), r < 0 ? NULL : err) : 0;
+	return r < 0 ? r : back;
+}
+
+static int make_child(struct ckpt_run *run, const struct pid_plan *p, struct pid_node *n,
+		      const struct ckpt_birth *b, const struct ckpt_ns *to, struct ckpt_error *err)
+{
+	const struct pid_node *maker = &p->nodes[n->maker];
+	struct ckpt_thread *th = maker->task->threads[0];
+	int r = to ? ckpt_ns_enter(run, th, to, err) : 0;
+
+	if (r == 0)
+		r = ckpt_make_child(run, maker->task, n->id, b, &n->task, err);
+	return r == 0 && to ? ckpt_ns_enter(run, th, p->nsfs[maker->ns], err) : r;
+}
+
+/* The first process of a namespace is there: so has the namespace a link. */
+static int note_namespace(const struct pid_node *n, struct ckpt_ns *ns, struct ckpt_error *err)
+{
+	if (ns->fd >= 0)
+		return 0;
+	ns->fd = openat(n->task->procfd, "ns/pid", O_RDONLY | O_CLOEXEC);
+	return ns->fd < 0 ? ckpt_fail_sys(err, errno, "/proc/%d/ns/pid", n->task->pid) : 0;
 }
 
 static int make(struct ckpt_run *run, struct pid_plan *p, int node, struct ckpt_error *err)
 {
 	struct pid_node *n = &p->nodes[node];
-	struct pid_node *maker = n->maker < 0 ? NULL : &p->nodes[n->maker];
+	struct ckpt_ns *ns = p->nsfs[n->ns], *to = NULL;
 	pid_t set_tid[PID_MAX_LEVELS];
-	struct ckpt_birth b = birth(set_tid, n->pids, n->n_pids);
+	struct ckpt_birth b = pid_birth(set_tid, n->pids, n->n_pids, n->n_pids);
 	bool first = pid_plan_init(p, n->ns) == node;
-	bool outside = maker && !first && maker->ns != n->ns;
 	int r = 0;
 
 	b.exit_signal = n->rec ? n->rec->exit_signal : SIGCHLD;
-	if (first)
-		b.clone_flags = CLONE_NEWPID;
-	b.clone_flags |= n->born_sharing;
-	if (!maker) {
-		/* ckpt waits for it, and then whoever adopts it */
-		b.exit_signal = SIGCHLD;
-		r = ckpt_make_root(run, n->id, &b, &n->task, err);
-		return r == 0 ? pid_birth_born(run, n->task, false, err) : r;
+	b.clone_flags = n->born_sharing;
+	/* a namespace belongs to the user namespace of its maker: to that of ckpt, or to one below
+	 */
+	if (first && ns->owner->own) {
+		b.clone_flags |= CLONE_NEWPID;
+	} else if (first) {
+		r = ckpt_ns_make(run, ns, err);
+		to = ns;
+	} else if (n->maker >= 0 && p->nodes[n->maker].ns != n->ns) {
+		to = ns;
 	}
-	r = pid_birth_cloning(run, maker->task, n->id, err);
-	if (r == 0 && outside)
-		r = enter(run, maker->task->threads[0], p->nodes[pid_plan_init(p, n->ns)].task,
-			  err);
+	if (r == 0 && n->maker >= 0)
+		r = pid_birth_cloning(run, p->nodes[n->maker].task, n->id, err);
 	if (r == 0)
-		r = ckpt_make_child(run, maker->task, n->id, &b, &n->task, err);
-	if (r == 0 && outside)
-		r = enter(run, maker->task->threads[0], maker->task, err);
+		r = n->maker < 0 ? make_root(run, n, &b, to, err)
+				 : make_child(run, p, n, &b, to, err);
+	if (r == 0 && first)
+		r = note_namespace(n, ns, err);
 	if (r == 0)
 		r = pid_birth_born(run, n->task, n->kind != PID_TASK, err);
 	return r;
@@ -108,46 +131,5 @@ int pid_make(struct ckpt_run *run, struct ckpt_error *err)
 			return ckpt_wrap(err, "task %u", n->id);
 	}
 	ckpt_count(run, "processes", p->n_tasks);
-	return r;
-}
-
-int pid_threads(struct ckpt_run *run, struct ckpt_error *err)
-{
-	struct pid_plan *p = ckpt_state(run);
-
-	for (size_t i = 0; i < p->n_tasks; i++) {
-		struct pid_node *n = &p->nodes[i];
-
-		for (size_t k = 1; k < n->rec->n_threads; k++) {
-			const Ckpt__Pid__Thread *rec = n->rec->threads[k];
-			pid_t set_tid[PID_MAX_LEVELS];
-			struct ckpt_birth b = birth(set_tid, rec->tids, rec->n_tids);
-			struct ckpt_thread *th;
-			int r = ckpt_make_thread(run, n->task, &b, &th, err);
-
-			if (r < 0)
-				return ckpt_wrap(err, "task %u: thread %zu", n->id, k);
-		}
-		ckpt_count(run, "threads", n->rec->n_threads);
-	}
-	return 0;
-}
-
-int pid_children_ns(struct ckpt_run *run, struct ckpt_error *err)
-{
-	struct pid_plan *p = ckpt_state(run);
-	int r = 0;
-
-	for (size_t i = 0; i < p->n_tasks; i++) {
-		struct pid_node *n = &p->nodes[i];
-
-		for (size_t k = 0; k < n->rec->n_threads && !n->rec->zombie && r == 0; k++) {
-			uint32_t ns = n->rec->threads[k]->children_ns - 1;
-
-			if (ns != n->ns)
-				r = enter(run, n->task->threads[k],
-					  p->nodes[pid_plan_init(p, ns)].task, err);
-		}
-	}
 	return r;
 }

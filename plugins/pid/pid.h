@@ -3,6 +3,7 @@
 #ifndef PLUGIN_PID_H
 #define PLUGIN_PID_H
 
+#include <ckpt/ns.h>
 #include <ckpt/plugin.h>
 
 #include "pid.pb-c.h"
@@ -22,26 +23,26 @@ struct pid_ns {
 	uint32_t id, parent, level;
 	uint32_t init; /* task id, 0 until it was seen */
 	uint64_t ino;
-	bool foreign_owner; /* owned by another user namespace than ckpt's */
+	struct ckpt_ns *nsfs;
 };
 
 /* The pid namespaces of a tree, in order of being met; [0] is ckpt's own. */
 struct pid_nsmap {
+	struct ckpt_run *run;
 	struct pid_ns *ns;
 	size_t n;
 };
 
-int pid_nsmap_init(struct pid_nsmap *m, struct ckpt_error *err);
+int pid_nsmap_init(struct pid_nsmap *m, struct ckpt_run *run, struct ckpt_error *err);
 void pid_nsmap_free(struct pid_nsmap *m);
 #define PID_AUTO_NSMAP __attribute__((cleanup(pid_nsmap_free)))
 /*
- * The namespace behind a link like "ns/pid" of a task, met before or not, as an
- * index. -EXDEV: not below ckpt's own. -ENOENT, -ESRCH: gone.
+ * The namespace that a task is in, or that a thread's children will be born in, met
+ * before or not, as an index. -EXDEV: not below ckpt's own.
  */
-int pid_nsmap_of(struct pid_nsmap *m, const struct ckpt_task *t, const char *link,
-		 struct ckpt_error *err);
-/* Is `b` the namespace `a` or below it? Ids. */
-bool pid_nsmap_covers(const struct pid_nsmap *m, uint32_t a, uint32_t b);
+int pid_nsmap_of(struct pid_nsmap *m, const struct ckpt_task *t, struct ckpt_error *err);
+int pid_nsmap_children(struct pid_nsmap *m, const struct ckpt_task *t, size_t thread,
+		       struct ckpt_error *err);
 
 struct pid_numbers {
 	int32_t nr[PID_MAX_LEVELS];
@@ -85,7 +86,15 @@ bool pid_has_extension(struct ckpt_run *run, const char *point, const char *name
 /* ---- counters of nested namespaces (counters.c) -------------------------------- */
 
 int pid_collect_counters(struct ckpt_run *run, Ckpt__Pid__Namespace *rec, struct ckpt_error *err);
+/* The number given out last in a namespace: the next one is one more, if it is free. */
+int pid_write_last(struct ckpt_run *run, const struct ckpt_ns *ns, uint32_t last,
+		   struct ckpt_error *err);
 int pid_check_counters(const Ckpt__Pid__Namespace *rec, struct ckpt_error *err);
+
+/* ---- making (make.c) ------------------------------------------------------------ */
+
+/* The kernel wants the innermost number first: the `inner` innermost ones. */
+struct ckpt_birth pid_birth(pid_t *set_tid, const int32_t *nr, size_t n, size_t inner);
 
 /* ---- steps ------------------------------------------------------------------ */
 
@@ -95,6 +104,7 @@ int pid_plan(struct ckpt_run *run, struct ckpt_error *err);
 int pid_make(struct ckpt_run *run, struct ckpt_error *err);
 int pid_groups(struct ckpt_run *run, struct ckpt_error *err);
 int pid_end(struct ckpt_run *run, struct ckpt_error *err);
+int pid_reserve(struct ckpt_run *run, struct ckpt_error *err);
 int pid_threads(struct ckpt_run *run, struct ckpt_error *err);
 int pid_children_ns(struct ckpt_run *run, struct ckpt_error *err);
 int pid_counters(struct ckpt_run *run, struct ckpt_error *err);
@@ -138,7 +148,8 @@ struct pid_plan {
 	struct pid_node *nodes; /* tasks in order of their ids, then leaders, then middles */
 	size_t n, n_tasks, cap;
 	const Ckpt__Pid__Namespace **ns;
-	int *inits; /* node of each namespace's first process; -1 for ckpt's own */
+	struct ckpt_ns **nsfs; /* the same, as the engine has them */
+	int *inits;	       /* node of each namespace's first process; -1 for ckpt's own */
 	size_t n_ns;
 	struct pid_op *ops;
 	size_t n_ops;

@@ -13,6 +13,7 @@ void pid_plan_free(void *plan)
 		return;
 	free(p->nodes);
 	free(p->ns);
+	free(p->nsfs);
 	free(p->inits);
 	free(p->ops);
 	free(p);
@@ -67,7 +68,8 @@ static int load_namespaces(struct ckpt_run *run, struct pid_plan *p, struct ckpt
 
 	p->ns = calloc(n + 1, sizeof(*p->ns));
 	p->inits = calloc(n + 1, sizeof(*p->inits));
-	if (!p->ns || !p->inits)
+	p->nsfs = calloc(n + 1, sizeof(struct ckpt_ns *));
+	if (!p->ns || !p->inits || !p->nsfs)
 		return ckpt_fail_sys(err, ENOMEM, "plan of %zu pid namespaces", n);
 	p->n_ns = n;
 	if (!n)
@@ -85,6 +87,11 @@ static int load_namespaces(struct ckpt_run *run, struct pid_plan *p, struct ckpt
 		    r->level >= PID_MAX_LEVELS)
 			return ckpt_fail_image(err, "pid namespace %u: bad level %u", r->id,
 					       r->level);
+		p->nsfs[i] = own ? ckpt_ns_own(run, CKPT_NS_PID) : ckpt_ns_by_id(run, r->ns);
+		if (!p->nsfs[i] || p->nsfs[i]->type != CKPT_NS_PID || own != p->nsfs[i]->own ||
+		    (!own && p->nsfs[i]->parent != p->nsfs[r->parent - 1]))
+			return ckpt_fail_image(err, "pid namespace %u: not namespace %u", r->id,
+					       r->ns);
 		if (pid_check_counters(r, err))
 			return -err->err;
 	}

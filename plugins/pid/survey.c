@@ -11,8 +11,6 @@
 
 #include "pid.h"
 
-#define NS_HINT "that namespace's plugin comes later; run ckpt inside the namespace"
-
 struct survey {
 	struct ckpt_run *run;
 	struct pid_nsmap map;
@@ -46,7 +44,7 @@ static int read_self(const char *path, char **out, struct ckpt_error *err)
 
 static int survey_init(struct survey *s, struct ckpt_error *err)
 {
-	int r = pid_nsmap_init(&s->map, err);
+	int r = pid_nsmap_init(&s->map, s->run, err);
 
 	if (r < 0)
 		return r;
@@ -55,12 +53,10 @@ static int survey_init(struct survey *s, struct ckpt_error *err)
 
 static int pid_namespaces(struct survey *s, const struct ckpt_task *t, struct ckpt_error *err)
 {
-	int at = pid_nsmap_of(&s->map, t, "ns/pid", err);
+	int at = pid_nsmap_of(&s->map, t, err);
 	struct pid_ns *ns;
 	char object[64];
 
-	if (pid_gone(s->run, at))
-		return 0;
 	if (at == -EXDEV) {
 		refuse(s, t, "nested-namespaces", "pid namespace",
 		       "it is not below the one that ckpt runs in",
@@ -75,37 +71,25 @@ static int pid_namespaces(struct survey *s, const struct ckpt_task *t, struct ck
 		refuse(s, t, "nested-namespaces", object,
 		       "the feature pid.nested-namespaces is switched off",
 		       "do not switch it off: its tasks would see other ids", true);
-	if (ns->foreign_owner)
-		refuse(s, t, "user", object, "it is owned by another user namespace than ckpt's",
-		       NS_HINT, true);
+	if (ns->level && !ns->nsfs->owner)
+		refuse(s, t, "nested-namespaces", object,
+		       "it is owned by a user namespace above that of ckpt",
+		       "run ckpt in the user namespace that owns it, or above", true);
 	return 0;
 }
 
-/* Where a thread's next child would be born: in a namespace whose init is alive, or nowhere. */
+/* Where a thread's next child would be born. */
 static int children_namespaces(struct survey *s, const struct ckpt_task *t, struct ckpt_error *err)
 {
-	for (size_t k = 0; k < t->n_threads; k++) {
-		struct ckpt_error local = { 0 };
-		char path[64];
-		int at;
+	for (size_t k = 0; k < ckpt_ns_seats(s->run, t->id); k++) {
+		int at = pid_nsmap_children(&s->map, t, k, err);
 
-		if (t->threads[k]->dead)
-			continue;
-		pid_thread_path(path, sizeof(path), t->threads[k], "ns/pid_for_children");
-		at = pid_nsmap_of(&s->map, t, path, &local);
-		if (at >= 0)
-			continue;
-		if (ckpt_is_live(s->run) && (at == -ESRCH || faccessat(t->procfd, "stat", 0, 0)))
-			continue;
-		if (at == -ENOENT || at == -EXDEV) {
+		if (at == -EXDEV)
 			refuse(s, t, "nested-namespaces", "pid namespace for children",
-			       "it has no first process (unshared, nothing forked yet) or is not "
-			       "below ckpt's",
-			       "dump once the task has forked, or not at all", true);
-			continue;
-		}
-		*err = local;
-		return at;
+			       "it is not below the one that ckpt runs in",
+			       "run ckpt in that namespace or above it", true);
+		else if (at < 0)
+			return at;
 	}
 	return 0;
 }
@@ -282,7 +266,7 @@ static void inits_in_tree(struct survey *s)
 		CKPT_AUTO_FREE char *text = NULL;
 		struct ckpt_error ignored = { 0 };
 		struct pid_numbers nr;
-		int at = pid_nsmap_of(&s->map, t, "ns/pid", &ignored);
+		int at = pid_nsmap_of(&s->map, t, &ignored);
 
 		/* what fails here was refused above, or has gone */
 		if (at < 0 || !s->map.ns[at].level)
@@ -300,8 +284,10 @@ static void inits_in_tree(struct survey *s)
 			continue;
 		snprintf(object, sizeof(object), "pid namespace %llu",
 			 (unsigned long long)s->map.ns[i].ino);
-		refuse(s, NULL, "nested-namespaces", object, "its first process is not in the tree",
-		       "dump the tree of its first process, or run ckpt in that namespace", true);
+		refuse(s, NULL, "nested-namespaces", object,
+		       "its first process is not in the tree, or there is none (unshared, nothing "
+		       "forked yet)",
+		       "dump the tree of its first process, or once there is one", true);
 	}
 }
 

@@ -9,6 +9,8 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
+#include <ckpt/ns.h>
+
 #include "task.h"
 
 /* One operation of a script carries 32 KiB. */
@@ -127,6 +129,43 @@ static void lacking(struct ckpt_run *run, const Ckpt__Task__Thread *rec, uint64_
 	}
 }
 
+bool task_is_nested(struct ckpt_run *run, uint32_t id)
+{
+	return !ckpt_ns_seat(run, id, 0)->ns[CKPT_NS_USER]->own;
+}
+
+/* The main thread's record of the same task: its threads follow it in the image. */
+static const Ckpt__Task__Thread *main_thread(struct ckpt_run *run, const Ckpt__Task__Thread *rec)
+{
+	for (size_t i = 0; i < ckpt_record_count(run, "task.thread"); i++) {
+		const Ckpt__Task__Thread *m = ckpt_record_at(run, "task.thread", i);
+
+		if (m->id == rec->id && m->index == 0)
+			return m;
+	}
+	return NULL;
+}
+
+static bool same_ids(const Ckpt__Task__Credentials *a, const Ckpt__Task__Credentials *b)
+{
+	return b && b->n_uids == 4 && b->n_gids == 4 && a->n_groups == b->n_groups &&
+	       !memcmp(a->uids, b->uids, 4 * sizeof(*a->uids)) &&
+	       !memcmp(a->gids, b->gids, 4 * sizeof(*a->gids)) &&
+	       !memcmp(a->groups, b->groups, a->n_groups * sizeof(*a->groups));
+}
+
+/* Ids are taken before the user namespace is joined, and threads are made after that. */
+static void plan_nested(struct ckpt_run *run, const Ckpt__Task__Thread *rec)
+{
+	const Ckpt__Task__Thread *m = rec->index ? main_thread(run, rec) : NULL;
+
+	if (m && !same_ids(rec->credentials, m->credentials))
+		ckpt_unmet(run, CKPT_EXIT_REFUSED, "let all threads of a process have the same ids",
+			   "task %u, thread %u: it has other ids than the main thread, in a user "
+			   "namespace of its own",
+			   rec->id, rec->index);
+}
+
 int task_creds_plan(struct ckpt_run *run, const struct task_state *st,
 		    const Ckpt__Task__Thread *rec, struct ckpt_error *err)
 {
@@ -142,6 +181,10 @@ int task_creds_plan(struct ckpt_run *run, const struct task_state *st,
 		return TASK_BAD(err, "credentials: capability sets contradict each other");
 	if (!task_saved(st, TASK_CREDS))
 		return 0;
+	if (task_is_nested(run, rec->id)) {
+		plan_nested(run, rec);
+		return 0;
+	}
 	r = own(&mine, err);
 	if (r < 0)
 		return r;
@@ -162,47 +205,67 @@ static void set_caps(struct ckpt_script *s, uint64_t p, uint64_t e, uint64_t i)
 	ckpt_script_add(s, SYS_capset, CKPT_IN(&head, sizeof(head)), CKPT_IN(data, sizeof(data)));
 }
 
-/*
- * Groups and gids need the uid's privileges; the bounding set bounds what can be
- * made inheritable; NO_SETUID_FIXUP keeps all sets over the change of uids; an
- * ambient capability has to be permitted and inheritable when it is raised;
- * lock bits come last but for giving up what sets them.
- */
-void task_creds_script(struct ckpt_script *s, const Ckpt__Task__Credentials *c)
+static void add_prctl(struct ckpt_script *s, int op, uint64_t a, uint64_t b)
 {
-	const uint64_t keep = SECBIT_NO_SETUID_FIXUP | SECBIT_KEEP_CAPS;
-	struct task_creds mine = { 0 };
-	struct ckpt_error ignored = { 0 };
-	/* what ckpt's own set does not have need not be dropped */
-	bool known = own(&mine, &ignored) == 0;
-	uint64_t have = known ? mine.msg.permitted : c->permitted;
-	uint64_t bounded = known ? mine.msg.bounding : ~0ULL;
+	ckpt_script_add(s, SYS_prctl, CKPT_C(op), CKPT_C(a), CKPT_C(b), CKPT_C(0), CKPT_C(0));
+}
 
-	task_creds_free(&mine);
+/* Groups and gids need the uid's privileges. */
+static void set_gids(struct ckpt_script *s, const Ckpt__Task__Credentials *c)
+{
 	ckpt_script_add(s, SYS_setgroups, CKPT_C(c->n_groups),
 			CKPT_IN(c->groups, c->n_groups * sizeof(*c->groups)));
 	ckpt_script_add(s, SYS_setresgid, CKPT_C(c->gids[0]), CKPT_C(c->gids[1]),
 			CKPT_C(c->gids[2]));
 	ckpt_script_add(s, SYS_setfsgid, CKPT_C(c->gids[3]));
-	set_caps(s, have, have, c->inheritable);
-	for (unsigned cap = 0; cap < 64; cap++)
-		if (bounded & ~c->bounding & (1ULL << cap))
-			ckpt_script_add(s, SYS_prctl, CKPT_C(PR_CAPBSET_DROP), CKPT_C(cap),
-					CKPT_C(0), CKPT_C(0), CKPT_C(0));
-	ckpt_script_add(s, SYS_prctl, CKPT_C(PR_SET_SECUREBITS), CKPT_C(keep), CKPT_C(0), CKPT_C(0),
-			CKPT_C(0));
+}
+
+static void set_uids(struct ckpt_script *s, const Ckpt__Task__Credentials *c)
+{
 	ckpt_script_add(s, SYS_setresuid, CKPT_C(c->uids[0]), CKPT_C(c->uids[1]),
 			CKPT_C(c->uids[2]));
 	ckpt_script_add(s, SYS_setfsuid, CKPT_C(c->uids[3]));
+}
+
+#define KEEP (SECBIT_NO_SETUID_FIXUP | SECBIT_KEEP_CAPS)
+
+void task_ids_script(struct ckpt_script *s, const Ckpt__Task__Credentials *c)
+{
+	set_gids(s, c);
+	add_prctl(s, PR_SET_SECUREBITS, KEEP, 0);
+	set_uids(s, c);
+}
+
+/*
+ * The bounding set bounds what can be made inheritable; NO_SETUID_FIXUP keeps all
+ * sets over the change of uids; an ambient capability has to be permitted and
+ * inheritable when it is raised; lock bits come last but for giving up what sets them.
+ */
+void task_creds_script(struct ckpt_script *s, const Ckpt__Task__Credentials *c, bool nested)
+{
+	struct task_creds mine = { 0 };
+	struct ckpt_error ignored = { 0 };
+	/* what ckpt's own set does not have need not be dropped; who joined has all there are */
+	bool known = !nested && own(&mine, &ignored) == 0;
+	uint64_t all = (1ULL << cap_max_bits()) - 1;
+	uint64_t have = nested ? all : known ? mine.msg.permitted : c->permitted;
+	uint64_t bounded = nested ? all : known ? mine.msg.bounding : ~0ULL;
+
+	task_creds_free(&mine);
+	if (!nested)
+		set_gids(s, c);
 	set_caps(s, have, have, c->inheritable);
-	ckpt_script_add(s, SYS_prctl, CKPT_C(PR_CAP_AMBIENT), CKPT_C(PR_CAP_AMBIENT_CLEAR_ALL),
-			CKPT_C(0), CKPT_C(0), CKPT_C(0));
+	for (unsigned cap = 0; cap < 64; cap++)
+		if (bounded & ~c->bounding & (1ULL << cap))
+			add_prctl(s, PR_CAPBSET_DROP, cap, 0);
+	add_prctl(s, PR_SET_SECUREBITS, KEEP, 0);
+	if (!nested)
+		set_uids(s, c);
+	set_caps(s, have, have, c->inheritable);
+	add_prctl(s, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0);
 	for (unsigned cap = 0; cap < 64; cap++)
 		if (c->ambient & (1ULL << cap))
-			ckpt_script_add(s, SYS_prctl, CKPT_C(PR_CAP_AMBIENT),
-					CKPT_C(PR_CAP_AMBIENT_RAISE), CKPT_C(cap), CKPT_C(0),
-					CKPT_C(0));
-	ckpt_script_add(s, SYS_prctl, CKPT_C(PR_SET_SECUREBITS), CKPT_C(c->securebits), CKPT_C(0),
-			CKPT_C(0), CKPT_C(0));
+			add_prctl(s, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, cap);
+	add_prctl(s, PR_SET_SECUREBITS, c->securebits, 0);
 	set_caps(s, c->permitted, c->effective, c->inheritable);
 }

@@ -5,6 +5,7 @@
 #include <sys/capability.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include "task.h"
 
@@ -117,4 +118,17 @@ void task_limits_script(struct ckpt_script *s, const Ckpt__Task__Process *rec)
 		ckpt_script_add(s, SYS_prlimit64, CKPT_C(0), CKPT_C(rec->limits[i]->resource),
 				CKPT_IN(pair, sizeof(pair)), CKPT_C(0));
 	}
+}
+
+int task_limits_set(const struct ckpt_task *t, const Ckpt__Task__Process *rec,
+		    struct ckpt_error *err)
+{
+	for (size_t i = 0; i < rec->n_limits; i++) {
+		const uint64_t pair[2] = { rec->limits[i]->soft, rec->limits[i]->hard };
+
+		if (syscall(SYS_prlimit64, t->pid, rec->limits[i]->resource, pair, NULL) < 0)
+			return ckpt_fail_sys(err, errno, "prlimit64(2) of %s",
+					     resource_name(rec->limits[i]->resource));
+	}
+	return 0;
 }

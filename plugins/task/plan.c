@@ -228,6 +228,12 @@ static int check_process(struct ckpt_run *run, const struct task_state *st,
 	r = task_place_plan(run, st, rec->id, rec->cwd, rec->umask, err);
 	if (r < 0)
 		return r;
+	/* the kernel's rule (userns_install()) */
+	if (rec->shares_fs && (task_is_nested(run, rec->id) || task_is_nested(run, rec->shares_fs)))
+		ckpt_unmet(run, CKPT_EXIT_REFUSED, "let it call unshare(CLONE_FS)",
+			   "task %u: it shares its working directory with task %u, in a user "
+			   "namespace of its own",
+			   rec->id, rec->shares_fs);
 	if (task_saved(st, TASK_OOM))
 		check_oom(run, rec);
 	r = task_limits_plan(run, rec, err);

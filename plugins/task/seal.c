@@ -133,7 +133,9 @@ static int process(struct ckpt_run *run, struct ckpt_task *t, const Ckpt__Task__
 	actions(s, rec);
 	if (task_saved(st, TASK_UMASK))
 		ckpt_script_add(s, SYS_umask, CKPT_C(rec->umask));
-	if (task_saved(st, TASK_CWD) && !task_place_made(run, rec->id))
+	/* a task of a nested user namespace is there already */
+	if (task_saved(st, TASK_CWD) && !task_is_nested(run, rec->id) &&
+	    !task_place_made(run, rec->id))
 		ckpt_script_add(s, SYS_chdir, CKPT_STR(rec->cwd));
 	if (rec->thp_disabled)
 		set_prctl(s, PR_SET_THP_DISABLE, 1, 0);
@@ -212,6 +214,40 @@ int task_seal_thread(struct ckpt_run *run, struct ckpt_error *err)
 	return each_thread(run, thread, err);
 }
 
+/* ---- before a user namespace is joined ------------------------------------------------ */
+
+/* Directories and ids that it could not go to, or take, from inside. */
+static int ids(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt__Task__Thread *rec,
+	       struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "task.ids");
+	const struct task_state *st = ckpt_state(run);
+	const Ckpt__Task__Process *p = ckpt_record_by_id(run, "task.process", rec->id);
+
+	if (p && task_saved(st, TASK_CWD) && !task_place_made(run, rec->id))
+		ckpt_script_add(s, SYS_chdir, CKPT_STR(p->cwd));
+	if (task_saved(st, TASK_CREDS))
+		task_ids_script(s, rec->credentials);
+	return ckpt_script_run(s, th, err);
+}
+
+int task_ids(struct ckpt_run *run, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < ckpt_record_count(run, "task.thread"); i++) {
+		const Ckpt__Task__Thread *rec = ckpt_record_at(run, "task.thread", i);
+		struct ckpt_task *t;
+
+		if (rec->index || !task_is_nested(run, rec->id))
+			continue;
+		t = ckpt_task_by_id(run, rec->id);
+		if (!t)
+			return ckpt_fail(err, ESRCH, "task %u was not made", rec->id);
+		if (ids(run, t->threads[0], rec, err) < 0)
+			return ckpt_wrap(err, "task %u", rec->id);
+	}
+	return 0;
+}
+
 /* ---- privileges ----------------------------------------------------------------------- */
 
 /* After everything that could hit them: queued signals, open files. */
@@ -220,6 +256,8 @@ static int limits(struct ckpt_run *run, struct ckpt_task *t, const Ckpt__Task__P
 {
 	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "task.limits");
 
+	if (task_is_nested(run, t->id) && task_may_raise())
+		return task_limits_set(t, rec, err);
 	task_limits_script(s, rec);
 	return rec->n_limits ? ckpt_script_run(s, t->threads[0], err) : 0;
 }
@@ -230,7 +268,7 @@ static int creds(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt__Task_
 	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "task.creds");
 
 	if (task_saved(ckpt_state(run), TASK_CREDS))
-		task_creds_script(s, rec->credentials);
+		task_creds_script(s, rec->credentials, task_is_nested(run, rec->id));
 	if (rec->credentials->no_new_privs)
 		set_prctl(s, PR_SET_NO_NEW_PRIVS, 1, 0);
 	/* a change of ids forgets it */

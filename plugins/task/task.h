@@ -126,7 +126,12 @@ void task_creds_free(struct task_creds *c);
 bool task_creds_is_own(const struct task_creds *c);
 int task_creds_plan(struct ckpt_run *run, const struct task_state *st,
 		    const Ckpt__Task__Thread *rec, struct ckpt_error *err);
-void task_creds_script(struct ckpt_script *s, const Ckpt__Task__Credentials *c);
+/* Is it a task of a user namespace below ckpt's: does another set of privileges count for it? */
+bool task_is_nested(struct ckpt_run *run, uint32_t id);
+/* The ids, with all capabilities kept: what has to be done before a user namespace is joined. */
+void task_ids_script(struct ckpt_script *s, const Ckpt__Task__Credentials *c);
+/* All of it; `nested`: in its user namespace, and with its ids. */
+void task_creds_script(struct ckpt_script *s, const Ckpt__Task__Credentials *c, bool nested);
 
 /* scheduling.c */
 struct task_sched {
@@ -146,6 +151,9 @@ int task_limits_plan(struct ckpt_run *run, const Ckpt__Task__Process *rec, struc
 /* May we raise hard limits and lower oom_score_adj? */
 bool task_may_raise(void);
 void task_limits_script(struct ckpt_script *s, const Ckpt__Task__Process *rec);
+/* From outside, for a task that may not raise its own. */
+int task_limits_set(const struct ckpt_task *t, const Ckpt__Task__Process *rec,
+		    struct ckpt_error *err);
 
 /* timers.c */
 int task_timers_read(struct ckpt_run *run, const struct ckpt_task *t, Ckpt__Task__PosixTimer **list,
@@ -198,6 +206,7 @@ int task_peek(struct ckpt_run *run, struct ckpt_error *err);
 int task_collect(struct ckpt_run *run, struct ckpt_error *err);
 int task_collect_process(struct ckpt_run *run, const struct ckpt_task *t, struct ckpt_error *err);
 int task_plan(struct ckpt_run *run, struct ckpt_error *err);
+int task_ids(struct ckpt_run *run, struct ckpt_error *err);
 int task_seal_priority(struct ckpt_run *run, struct ckpt_error *err);
 int task_seal_process(struct ckpt_run *run, struct ckpt_error *err);
 int task_seal_thread(struct ckpt_run *run, struct ckpt_error *err);

@@ -370,11 +370,6 @@ static void net_namespace(void)
 	namespaced(CLONE_NEWNET);
 }
 
-static void user_namespace(void)
-{
-	namespaced(CLONE_NEWUSER);
-}
-
 static void ipc_namespace(void)
 {
 	namespaced(CLONE_NEWIPC);
@@ -516,7 +511,6 @@ static const struct mode {
 	{ "epoll-outside", epoll_stale, "only processes outside" },
 	{ "sysv-shm", sysv_shm, "(SYSV|System V|sysv)" },
 	{ "net-namespace", net_namespace, "net(work)? namespace" },
-	{ "user-namespace", user_namespace, "user namespace" },
 	{ "ipc-namespace", ipc_namespace, "(ipc|IPC) namespace" },
 	{ "tracee", tracee, "(trace|ptrace)" },
 	{ "pipe-outside", pipe_outside, "pipe" },
