@@ -98,6 +98,11 @@ struct agent_header {
 	uint64_t length; /* of the segment */
 };
 
+static inline struct agent_header *agent_header(void *base)
+{
+	return (struct agent_header *)((uint8_t *)base + AGENT_CODE_SIZE);
+}
+
 #define AGENT_OWNER_DIED 0x40000000u /* FUTEX_OWNER_DIED */
 
 #endif

@@ -108,6 +108,8 @@ static int run_step(struct ckpt_run *run, const struct graph_node *n, struct ckp
 
 	if (!VEC_ROOM(run->ran, run->n_ran))
 		return fail_nomem(err);
+	/* one that fails half-way has something to take back too */
+	run->ran[run->n_ran++] = n;
 	run->current = n->plugin;
 	r = n->step->fn(run, err);
 	run->current = NULL;
@@ -117,10 +119,7 @@ static int run_step(struct ckpt_run *run, const struct graph_node *n, struct ckp
 	 */
 	if (r == -ECANCELED && run->result->n_blockers)
 		return 0;
-	if (r < 0)
-		return ckpt_wrap(err, "%s", n->plugin->name);
-	run->ran[run->n_ran++] = n;
-	return 0;
+	return r < 0 ? ckpt_wrap(err, "%s", n->plugin->name) : 0;
 }
 
 static int run_milestone(struct ckpt_run *run, const char *name,

@@ -13,7 +13,9 @@
  * goes away a moment after us.
  */
 #include <errno.h>
+#include <limits.h>
 #include <linux/close_range.h>
+#include <linux/futex.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/ipc.h>
@@ -27,12 +29,14 @@
 
 #include <ckpt/cleanup.h>
 
+#include "agent/agent.h"
 #include "process/keeper.h"
 #include "process/spawn.h"
 
 struct request {
 	uint64_t length;
 	uid_t uid;
+	struct kept *kept; /* the engine's, in the memory that both have */
 };
 
 /*
@@ -52,6 +56,7 @@ static inline SPAWN_PART int64_t make(const struct request *rq)
 	sys6(SYS_shmctl, shmid, IPC_RMID, 0, 0, 0, 0);
 	if (at < 0 && at > -4096)
 		return at;
+	rq->kept->owner = &agent_header((void *)(intptr_t)at)->owner;
 	r = sys6(SYS_shmctl, shmid, IPC_STAT, (int64_t)(uintptr_t)&ds, 0, 0, 0);
 	if (!r) {
 		ds.shm_perm.uid = rq->uid;
@@ -60,16 +65,31 @@ static inline SPAWN_PART int64_t make(const struct request *rq)
 	return r ? r : shmid;
 }
 
+/*
+ * The kernel walks 2,048 robust futexes of a thread that dies, ROBUST_LIST_LIMIT:
+ * whoever waits in a larger tree hears of the engine's death from us.
+ */
+static inline SPAWN_PART void tell(const struct kept *kept)
+{
+	for (; kept; kept = kept->next) {
+		if (!kept->owner)
+			continue;
+		__atomic_or_fetch(kept->owner, AGENT_OWNER_DIED, __ATOMIC_SEQ_CST);
+		sys6(SYS_futex, (int64_t)(uintptr_t)kept->owner, FUTEX_WAKE, INT_MAX, 0, 0, 0);
+	}
+}
+
 /* It shares our memory (spawn.h), which so stays for as long as it lives. */
 static SPAWN_CHILD void keep(void *arg)
 {
 	const struct timespec linger = { 0, 250000000 };
+	const struct keeper *k = arg;
 	struct request rq;
 	int64_t n;
 
 	sys6(SYS_setsid, 0, 0, 0, 0, 0, 0);
 	sys6(SYS_prctl, PR_SET_NAME, (int64_t)(uintptr_t) "ckpt-keeper", 0, 0, 0, 0);
-	sys6(SYS_dup2, (int64_t)(intptr_t)arg, 0, 0, 0, 0, 0);
+	sys6(SYS_dup2, k->theirs, 0, 0, 0, 0, 0);
 	sys6(SYS_close_range, 1, ~0U, 0, 0, 0, 0);
 	while ((n = sys6(SYS_recvfrom, 0, (int64_t)(uintptr_t)&rq, sizeof(rq), 0, 0, 0)) != 0) {
 		int reply;
@@ -81,6 +101,7 @@ static SPAWN_CHILD void keep(void *arg)
 			 0) < 0)
 			break;
 	}
+	tell(__atomic_load_n(&k->kept, __ATOMIC_ACQUIRE));
 	sys6(SYS_nanosleep, (int64_t)(uintptr_t)&linger, 0, 0, 0, 0, 0);
 	for (;;)
 		sys6(SYS_exit_group, 0, 0, 0, 0, 0, 0);
@@ -94,10 +115,10 @@ int keeper_start(struct keeper *k, struct ckpt_error *err)
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends))
 		return ckpt_fail_sys(err, errno, "socketpair(2) to the keeper");
-	theirs = ends[0];
+	theirs = k->theirs = ends[0];
 	k->socket = ends[1];
 	k->stack = malloc(SPAWN_STACK);
-	k->pid = k->stack ? spawn(&args, k->stack, keep, (void *)(intptr_t)theirs) : -ENOMEM;
+	k->pid = k->stack ? spawn(&args, k->stack, keep, k) : -ENOMEM;
 	if (k->pid < 0) {
 		int e = -k->pid;
 
@@ -111,9 +132,14 @@ int keeper_start(struct keeper *k, struct ckpt_error *err)
 
 int keeper_make(struct keeper *k, uint64_t length, uid_t uid, struct ckpt_error *err)
 {
-	const struct request rq = { .length = length, .uid = uid };
+	struct kept *kept = calloc(1, sizeof(*kept));
+	const struct request rq = { .length = length, .uid = uid, .kept = kept };
 	int reply = -EPIPE;
 
+	if (!kept)
+		return ckpt_fail_sys(err, ENOMEM, "asking the keeper");
+	kept->next = k->kept;
+	__atomic_store_n(&k->kept, kept, __ATOMIC_RELEASE);
 	if (send(k->socket, &rq, sizeof(rq), MSG_NOSIGNAL) != sizeof(rq) ||
 	    recv(k->socket, &reply, sizeof(reply), 0) != sizeof(reply))
 		return ckpt_fail_sys(err, errno ? errno : EPIPE, "asking the keeper");
@@ -129,5 +155,9 @@ void keeper_stop(struct keeper *k)
 		;
 	close(k->socket);
 	free(ckpt_steal_ptr(&k->stack));
+	for (struct kept *kept; (kept = k->kept);) {
+		k->kept = kept->next;
+		free(kept);
+	}
 	k->pid = 0;
 }

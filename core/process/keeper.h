@@ -8,9 +8,16 @@
 
 #include <ckpt/error.h>
 
+/* A segment of the keeper's, for the day of the engine's death. */
+struct kept {
+	uint32_t *owner; /* its header's */
+	struct kept *next;
+};
+
 struct keeper {
+	struct kept *kept;
 	pid_t pid; /* 0: not running */
-	int socket;
+	int socket, theirs;
 	void *stack; /* its own, in our memory */
 };
 

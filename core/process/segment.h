@@ -42,7 +42,7 @@ struct agent_seat *segment_seat(struct segment *seg, uint64_t *addr);
 
 static inline struct agent_header *segment_header(const struct segment *seg)
 {
-	return (struct agent_header *)(seg->base + AGENT_CODE_SIZE);
+	return agent_header(seg->base);
 }
 
 static inline uint8_t *segment_script(const struct segment *seg)

@@ -70,9 +70,9 @@ struct ckpt_step {
 	const char *const *wants;
 	int (*fn)(struct ckpt_run *run, struct ckpt_error *err);
 	/*
-	 * Called in reverse order, for the steps that have run, when a later
-	 * step fails: takes back what fn did outside the tree. May be NULL
-	 * (restored tasks are killed by the engine itself).
+	 * Called in reverse order, for the steps that have run and the one that
+	 * failed: takes back what fn did outside the tree, which may be a part
+	 * of it. May be NULL (restored tasks are killed by the engine itself).
 	 */
 	void (*undo)(struct ckpt_run *run);
 };

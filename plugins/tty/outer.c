@@ -156,6 +156,9 @@ static int to_foreground(struct ckpt_run *run, const Ckpt__Tty__Outer *rec, stru
 		  : ckpt_fail_image(err, "no task %u", rec->foreground);
 	if (group < 0)
 		return group;
+	if (tty_setting_read(st->outer, &st->was))
+		return ckpt_fail_sys(err, errno, "TCGETS2");
+	st->changed = true;
 	r = tty_setting_apply(st->outer, rec->termios, NULL, err);
 	if (r || group == now)
 		return r;
@@ -187,7 +190,10 @@ int tty_outer_settle(struct ckpt_run *run, struct ckpt_error *err)
 void tty_outer_undo(struct ckpt_run *run)
 {
 	struct tty_state *st = tty_state(run);
+	struct ckpt_error ignored = { 0 };
 
 	if (st && st->displaced)
 		set_foreground(st->outer, st->displaced);
+	if (st && st->changed)
+		tty_setting_apply(st->outer, &st->was.termios, NULL, &ignored);
 }

@@ -45,6 +45,12 @@ struct tty_pair {
 	int master, slave;
 };
 
+struct tty_setting {
+	Ckpt__Tty__Termios termios;
+	Ckpt__Tty__Winsize winsize;
+	uint8_t cc[TTY_CC_SIZE];
+};
+
 struct tty_state {
 	bool known;
 	dev_t pts; /* the devpts of /dev/pts */
@@ -59,6 +65,8 @@ struct tty_state {
 	size_t n_pairs;
 	int outer;	 /* the terminal that ckpt is started from; -1 if there is none */
 	pid_t displaced; /* the group that had it in the foreground before us; 0: it has it still */
+	bool changed;	 /* its settings; they were: */
+	struct tty_setting was;
 };
 
 /* The state of this run, made on first use; NULL: out of memory. */
@@ -102,11 +110,6 @@ int tty_termios_check(const Ckpt__Tty__Termios *t, struct ckpt_error *err);
 
 /* ---- what a terminal is set to (setting.c) ------------------------------------ */
 
-struct tty_setting {
-	Ckpt__Tty__Termios termios;
-	Ckpt__Tty__Winsize winsize;
-	uint8_t cc[TTY_CC_SIZE];
-};
 int tty_setting_read(int fd, struct tty_setting *s);
 /* Of a new pair. */
 int tty_setting_default(struct tty_setting *s, struct ckpt_error *err);
