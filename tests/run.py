@@ -35,6 +35,7 @@ def main():
     args = arguments()
     if os.geteuid():
         sys.exit("the tests need root")
+    proc.start_afresh()
     proc.become_subreaper()
     proc.own_ipc_namespace()
     run = context.Context(args.build, args.quick, args.seed)

@@ -28,6 +28,7 @@
 #include "process/uapi.h"
 
 #define STOP_TIMEOUT_MS 3000
+#define RED_ZONE	128
 #define XSTATE_ROOM	(16u << 10) /* AMX makes it 11 KiB */
 #define SHORT_WAIT	16	    /* yields before it is worth sleeping */
 #define SCRIPT_PATIENCE 600	    /* seconds that one portion of a script may take */
@@ -107,6 +108,12 @@ int agent_wait(struct ckpt_agent *a, struct ckpt_error *err)
 			futex(&a->seat->seq, FUTEX_WAKE, 1, NULL);
 	}
 	return 0;
+}
+
+/* What the way out is built of (agent.c), with room for its alignment. */
+static size_t exit_length(size_t xstate_len)
+{
+	return FRAME_CONTEXT_SIZE + xstate_len + FRAME_XSTATE_EXTRA + 512;
 }
 
 /* ---- in --------------------------------------------------------------------------------- */
@@ -273,12 +280,31 @@ static uint32_t count_stopped(const struct task_node *t)
 	return n;
 }
 
-static struct ckpt_agent *first_stopped(const struct task_node *t)
+/*
+ * Who enters first leaves last, by a signal frame below its stack pointer. (A thread
+ * with a small stack may have an alternate one, but that is seen only from inside.)
+ */
+static int choose_first(struct task_node *t, const char *maps, struct ckpt_error *err)
 {
-	for (size_t i = 0; i < t->pub.n_threads; i++)
-		if (t->pub.threads[i]->agent->state == THREAD_STOPPED)
-			return t->pub.threads[i]->agent;
-	return NULL;
+	size_t need = 0;
+
+	for (size_t i = 0; i < t->pub.n_threads; i++) {
+		struct ckpt_agent *a = t->pub.threads[i]->agent;
+		int r;
+
+		if (a->state != THREAD_STOPPED)
+			continue;
+		r = read_xstate(a, err);
+		if (r)
+			return r;
+		need = exit_length(a->xstate_len) + RED_ZONE;
+		t->first = a;
+		if (room_below(maps, a->th->regs.rsp) >= need)
+			return 0;
+	}
+	ckpt_fail_as(err, CKPT_EXIT_REFUSED, ENOSPC,
+		     "none of its threads has %zu bytes left on its stack", need);
+	return ckpt_hint(err, "one of them must be able to take a signal: try again in a moment");
 }
 
 /* What a task's agent needs, before any of its threads is touched. */
@@ -296,6 +322,8 @@ static int prepare_task(struct task_node *t, struct ckpt_error *err)
 	r = same_gadgets(t->mem, maps, &t->gadgets) ? 0
 						    : find_gadgets(t->mem, maps, &t->gadgets, err);
 	t->ps->gadgets = t->gadgets;
+	if (!r)
+		r = choose_first(t, maps, err);
 	if (!r)
 		r = segment_new(&t->ps->keeper, count_stopped(t), FRAME_CONTEXT_SIZE + XSTATE_ROOM,
 				effective_uid(&t->pub), &t->seg, err);
@@ -425,7 +453,7 @@ int proc_agents_in(struct proc_set *ps, struct ckpt_error *err)
 			continue;
 		if (prepare_task(t, err))
 			return ckpt_wrap(err, "task %u (%s)", t->pub.id, t->pub.comm);
-		list[n++] = (struct entry){ .t = t, .first = first_stopped(t) };
+		list[n++] = (struct entry){ .t = t, .first = t->first };
 	}
 	for (size_t s = 0; s < CKPT_ARRAY_SIZE(stages); s++)
 		run_stage(&stages[s], list, n, &why);
@@ -511,9 +539,9 @@ static struct ckpt_agent *last_of(const struct task_node *t)
 /* Where the way out is built; a small stack of a program's own may have a neighbour there. */
 static size_t frame_place(const struct ckpt_agent *a, uint64_t *at)
 {
-	const size_t len = a->seat->exit.uc_len + a->seat->exit.fp_len + 512;
+	const size_t len = exit_length(a->xstate_len);
 
-	*at = a->seat->exit.sp - 128 - len;
+	*at = a->seat->exit.sp - RED_ZONE - len;
 	return len;
 }
 

@@ -166,6 +166,26 @@ int find_gap(const char *maps, uint64_t length, uint64_t *addr, struct ckpt_erro
 			     length);
 }
 
+uint64_t room_below(const char *maps, uint64_t addr)
+{
+	uint64_t from = 0, until = 0, start, end;
+	char perms[5];
+	const char *p = maps, *line = maps;
+
+	for (; (p = next_map(line, &start, &end, perms)); line = p) {
+		if (perms[1] != 'w')
+			continue;
+		if (start != until)
+			from = start;
+		until = end;
+		if (addr > start && addr <= end)
+			/* the main stack grows when it is needed */
+			return addr - from +
+			       (memmem(line, (size_t)(p - line), "[stack]", 7) ? GAP_MARGIN : 0);
+	}
+	return 0;
+}
+
 static const uint8_t *find_bytes(const uint8_t *p, size_t n, const char *what, size_t len)
 {
 	return memmem(p, n, what, len);

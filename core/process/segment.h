@@ -61,6 +61,9 @@ static inline uint64_t segment_script_addr(const struct segment *seg)
  */
 int find_gap(const char *maps, uint64_t length, uint64_t *addr, struct ckpt_error *err);
 
+/* How many writable bytes there are below an address of the task's. */
+uint64_t room_below(const char *maps, uint64_t addr);
+
 /* Are these the right addresses in this task too? They are where it was forked, not executed. */
 bool same_gadgets(int memfd, const char *maps, const struct gadgets *g);
 /* Search the executable mappings. -ENOENT if there is no "syscall; ret" or no way to sigreturn. */

@@ -62,8 +62,9 @@ struct task_node {
 	struct kept_text stat;
 	uint64_t start_time; /* /proc/PID/stat field 22, tells a reused pid */
 	struct proc_set *ps;
-	struct gadgets gadgets; /* dump */
-	int mem;		/* dump: /proc/PID/mem while agents are in, else -1 */
+	struct gadgets gadgets;	  /* dump */
+	int mem;		  /* dump: /proc/PID/mem while agents are in, else -1 */
+	struct ckpt_agent *first; /* dump: the thread that enters first and leaves last */
 	/* while they leave */
 	struct ckpt_agent *last; /* the thread that unmaps the segment */
 	uint8_t *below;		 /* what its stack held where its way out is built; owned */

@@ -8,6 +8,17 @@ import time
 PR_SET_CHILD_SUBREAPER = 36
 
 
+def start_afresh():
+    """What we were started with (by nohup, a supervisor, a shell with a umask of its own) is not what
+    programs under test are started with."""
+    for number in signal.valid_signals():
+        # python ignores two for itself, and gives them back to its children
+        if signal.getsignal(number) == signal.SIG_IGN and number not in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.umask(0o022)
+
+
 class Timeout(Exception):
     """Something did not happen in time."""
 

@@ -128,8 +128,9 @@ def dry_runs(context, test):
     context.ckpt().dump(test, victim.pid, test.dir / "running", "--leave-running")
     done = context.ckpt().run(test, "restore", "-D", test.dir / "running", "--dry-run", code=1)
     expect("is taken" in done.err, "the dry run of a restore does not see that the tree is there")
+    pids = proc.tree(victim.pid)
     context.ckpt().dump(test, victim.pid, image)
-    proc.wait_gone([victim.pid])
+    proc.wait_gone(pids)
     context.ckpt().run(test, "restore", "-D", image, "--dry-run")
     expect(not proc.exists(victim.pid), "the dry run of a restore made a process")
 
@@ -138,6 +139,7 @@ def stats(context, test):
     """--stats: a line for each step that JSON has, and their sum."""
     victim, image = Victim(test, context.scenario("mem-basic")), test.dir / "image"
     table = context.ckpt().dump(test, victim.pid, image, "-R", "--stats").out.splitlines()
+    pids = proc.tree(victim.pid)
     run = context.ckpt().dump(test, victim.pid, image, "--force", "--json").json()
     names = [line.split()[0] for line in table]
     for step in run["steps"]:
@@ -145,7 +147,7 @@ def stats(context, test):
         expect(step["us"] >= 0 and step["cpu_us"] >= 0, f"{step} has no times")
     for what in ("records", "scripts", "calls"):
         expect(sum(step[what] for step in run["steps"]) > 0, f"no step has any {what}")
-    proc.wait_gone([victim.pid])
+    proc.wait_gone(pids)
     table = context.ckpt().run(test, "restore", "-D", image, "-d", "--stats").out
     expect("pid.make" in table and "all steps" in table, "a restore prints no table")
     victim.check("restored")
@@ -173,9 +175,21 @@ def run_command(words):
     return done.returncode, done.stdout, done.stderr
 
 
+def no_room(context, test):
+    """A thread with a stack that is full cannot be entered: that is seen before any is."""
+    victim = Victim(test, context.scenario("cramped"))
+    victim.check("built")
+    before = inventory.take(victim.pid)
+    run = context.ckpt().dump(test, victim.pid, test.dir / "image", code=codes.REFUSED)
+    expect("bytes left on its stack" in run.err, f"it does not say why: {run.err}")
+    differences = inventory.differences(before, victim.pid)
+    expect(not differences, f"the victim has changed: {differences[:1]}")
+    victim.check("refused")
+
+
 def tests(context):
     """See the functions."""
     for function in (usage, helps, machine_readable, graphs, configuration, strict, log_file, leave_stopped,
-                     dry_runs, stats, unprivileged):
+                     dry_runs, stats, no_room, unprivileged):
         name = function.__name__.replace("_", "-")
         yield f"cli/{name}", lambda test, function=function: function(context, test)
