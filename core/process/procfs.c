@@ -28,7 +28,7 @@ static ssize_t read_text(const struct ckpt_task *t, const char *path, char **out
 {
 	CKPT_AUTO_FD int fd = openat(t->procfd, path, O_RDONLY | O_CLOEXEC);
 	CKPT_AUTO_FREE char *buf = NULL;
-	size_t cap = 4096, len = 0;
+	size_t cap = 2048, len = 0;
 
 	if (fd < 0)
 		return fail_read(t, path, errno, err);

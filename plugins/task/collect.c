@@ -260,7 +260,8 @@ static int from_proc(struct ckpt_run *run, struct ckpt_thread *th, Ckpt__Task__T
 	if (r < 0)
 		return r;
 	rec->credentials = &p->creds.msg;
-	if (!ckpt_feature_on(run, task_features[TASK_CREDS].name) && !task_creds_is_own(&p->creds))
+	if (!ckpt_feature_on(run, task_features[TASK_CREDS].name) &&
+	    !task_creds_is_own(task_state(run, err), &p->creds))
 		task_want(run, TASK_CREDS, t, "credentials");
 	if (p->creds.msg.no_new_privs && !task_want(run, TASK_NNP, t, "no_new_privs"))
 		p->creds.msg.no_new_privs = false;

@@ -16,23 +16,57 @@
 /* One operation of a script carries 32 KiB. */
 #define MAX_GROUPS 8192
 
+/* What follows "key:" in the text; NULL: no such line. */
+static const char *line_of(const char *status, const char *key)
+{
+	size_t len = strlen(key);
+
+	for (const char *p = status; p; p = strchr(p, '\n')) {
+		p += *p == '\n';
+		if (!strncmp(p, key, len) && p[len] == ':')
+			return p + len + 1;
+	}
+	return NULL;
+}
+
+/* The next number of a line; false at its end. */
+static bool next_number(const char **p, uint32_t *v)
+{
+	char *end;
+
+	*p += strspn(*p, " \t");
+	if (**p < '0' || **p > '9')
+		return false;
+	*v = (uint32_t)strtoul(*p, &end, 10);
+	*p = end;
+	return true;
+}
+
 static int list(const char *status, const char *key, uint32_t *out, size_t max, size_t *n)
 {
-	CKPT_AUTO_FREE char *text = malloc(16 * 65536);
-	char *p = text, *end;
+	const char *p = line_of(status, key);
+	uint32_t v;
 
 	*n = 0;
-	if (!text || ckpt_proc_field(status, key, text, 16 * 65536) < 0)
+	if (!p)
 		return -EINVAL;
-	for (;; p = end) {
-		unsigned long v = strtoul(p, &end, 10);
-
-		if (end == p)
-			return 0;
+	while (next_number(&p, &v)) {
 		if (*n == max)
 			return -E2BIG;
-		out[(*n)++] = (uint32_t)v;
+		out[(*n)++] = v;
 	}
+	return 0;
+}
+
+static size_t count_groups(const char *status)
+{
+	const char *p = line_of(status, "Groups");
+	size_t n = 0;
+	uint32_t v;
+
+	while (p && n <= MAX_GROUPS && next_number(&p, &v))
+		n++;
+	return n;
 }
 
 static int set(const char *status, const char *key, uint64_t *out)
@@ -56,11 +90,14 @@ int task_creds_read(const char *status, uint32_t securebits, struct task_creds *
 		{ "CapEff", &m->effective },   { "CapBnd", &m->bounding },
 		{ "CapAmb", &m->ambient },
 	};
+	const size_t n_groups = count_groups(status);
 	uint64_t nnp = 0;
 	int r = 0;
 
 	ckpt__task__credentials__init(m);
-	out->groups = calloc(MAX_GROUPS, sizeof(*out->groups));
+	if (n_groups > MAX_GROUPS)
+		return ckpt_fail(err, E2BIG, "more than %d groups", MAX_GROUPS);
+	out->groups = calloc(n_groups + 1, sizeof(*out->groups));
 	if (!out->groups)
 		return ckpt_fail_sys(err, ENOMEM, "groups");
 	m->uids = out->uids;
@@ -69,8 +106,8 @@ int task_creds_read(const char *status, uint32_t securebits, struct task_creds *
 	if (list(status, "Uid", m->uids, 4, &m->n_uids) < 0 ||
 	    list(status, "Gid", m->gids, 4, &m->n_gids) < 0)
 		return ckpt_fail(err, EINVAL, "/proc status: no Uid or Gid");
-	if (list(status, "Groups", m->groups, MAX_GROUPS, &m->n_groups) < 0)
-		return ckpt_fail(err, E2BIG, "more than %d groups", MAX_GROUPS);
+	if (list(status, "Groups", m->groups, n_groups, &m->n_groups) < 0)
+		return ckpt_fail(err, EINVAL, "/proc status: no Groups");
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(sets) && r == 0; i++)
 		r = set(status, sets[i].key, sets[i].to);
 	if (r == 0)
@@ -87,26 +124,38 @@ void task_creds_free(struct task_creds *c)
 	free(c->groups);
 }
 
-static int own(struct task_creds *c, struct ckpt_error *err)
+/* Ckpt's own, read once a run. */
+static const struct task_creds *own(struct task_state *st, struct ckpt_error *err)
 {
-	CKPT_AUTO_FILE FILE *f = fopen("/proc/self/status", "re");
+	CKPT_AUTO_FILE FILE *f = !st || st->mine ? NULL : fopen("/proc/self/status", "re");
+	CKPT_AUTO_FREE struct task_creds *mine = NULL;
 	CKPT_AUTO_FREE char *text = NULL;
 	size_t cap = 0;
 
-	if (!f || getdelim(&text, &cap, 0, f) < 0)
-		return ckpt_fail_sys(err, errno, "/proc/self/status");
-	return task_creds_read(text, (uint32_t)prctl(PR_GET_SECUREBITS), c, err);
+	if (!st || st->mine)
+		return st ? st->mine : NULL;
+	mine = calloc(1, sizeof(*mine));
+	if (!mine || !f || getdelim(&text, &cap, 0, f) < 0) {
+		ckpt_fail_sys(err, mine ? errno : ENOMEM, "/proc/self/status");
+		return NULL;
+	}
+	if (task_creds_read(text, (uint32_t)prctl(PR_GET_SECUREBITS), mine, err) < 0) {
+		task_creds_free(mine);
+		return NULL;
+	}
+	st->mine = ckpt_steal_ptr(&mine);
+	return st->mine;
 }
 
-bool task_creds_is_own(const struct task_creds *c)
+bool task_creds_is_own(struct task_state *st, const struct task_creds *c)
 {
-	__attribute__((cleanup(task_creds_free))) struct task_creds mine = { 0 };
 	struct ckpt_error ignored = { 0 };
-	const Ckpt__Task__Credentials *a = &c->msg, *b = &mine.msg;
+	const struct task_creds *mine = own(st, &ignored);
+	const Ckpt__Task__Credentials *a = &c->msg, *b = mine ? &mine->msg : NULL;
 
-	return own(&mine, &ignored) == 0 && !memcmp(c->uids, mine.uids, sizeof(mine.uids)) &&
-	       !memcmp(c->gids, mine.gids, sizeof(mine.gids)) && a->n_groups == b->n_groups &&
-	       !memcmp(c->groups, mine.groups, a->n_groups * sizeof(*c->groups)) &&
+	return mine && !memcmp(c->uids, mine->uids, sizeof(mine->uids)) &&
+	       !memcmp(c->gids, mine->gids, sizeof(mine->gids)) && a->n_groups == b->n_groups &&
+	       !memcmp(c->groups, mine->groups, a->n_groups * sizeof(*c->groups)) &&
 	       a->inheritable == b->inheritable && a->permitted == b->permitted &&
 	       a->effective == b->effective && a->bounding == b->bounding &&
 	       a->ambient == b->ambient && a->securebits == b->securebits;
@@ -166,12 +215,11 @@ static void plan_nested(struct ckpt_run *run, const Ckpt__Task__Thread *rec)
 			   rec->id, rec->index);
 }
 
-int task_creds_plan(struct ckpt_run *run, const struct task_state *st,
-		    const Ckpt__Task__Thread *rec, struct ckpt_error *err)
+int task_creds_plan(struct ckpt_run *run, struct task_state *st, const Ckpt__Task__Thread *rec,
+		    struct ckpt_error *err)
 {
-	__attribute__((cleanup(task_creds_free))) struct task_creds mine = { 0 };
 	const Ckpt__Task__Credentials *c = rec->credentials;
-	int r;
+	const struct task_creds *mine;
 
 	if (!c || c->n_uids != 4 || c->n_gids != 4 || c->n_groups > MAX_GROUPS)
 		return TASK_BAD(err, "credentials: bad lists");
@@ -185,12 +233,13 @@ int task_creds_plan(struct ckpt_run *run, const struct task_state *st,
 		plan_nested(run, rec);
 		return 0;
 	}
-	r = own(&mine, err);
-	if (r < 0)
-		return r;
-	lacking(run, rec, c->permitted, mine.msg.permitted, "permitted");
-	lacking(run, rec, c->bounding, mine.msg.bounding, "bounding");
-	lacking(run, rec, c->inheritable, mine.msg.bounding | mine.msg.inheritable, "inheritable");
+	mine = own(st, err);
+	if (!mine)
+		return -err->err;
+	lacking(run, rec, c->permitted, mine->msg.permitted, "permitted");
+	lacking(run, rec, c->bounding, mine->msg.bounding, "bounding");
+	lacking(run, rec, c->inheritable, mine->msg.bounding | mine->msg.inheritable,
+		"inheritable");
 	return 0;
 }
 
@@ -241,17 +290,16 @@ void task_ids_script(struct ckpt_script *s, const Ckpt__Task__Credentials *c)
  * sets over the change of uids; an ambient capability has to be permitted and
  * inheritable when it is raised; lock bits come last but for giving up what sets them.
  */
-void task_creds_script(struct ckpt_script *s, const Ckpt__Task__Credentials *c, bool nested)
+void task_creds_script(struct task_state *st, struct ckpt_script *s,
+		       const Ckpt__Task__Credentials *c, bool nested)
 {
-	struct task_creds mine = { 0 };
 	struct ckpt_error ignored = { 0 };
 	/* what ckpt's own set does not have need not be dropped; who joined has all there are */
-	bool known = !nested && own(&mine, &ignored) == 0;
+	const struct task_creds *mine = nested ? NULL : own(st, &ignored);
 	uint64_t all = (1ULL << cap_max_bits()) - 1;
-	uint64_t have = nested ? all : known ? mine.msg.permitted : c->permitted;
-	uint64_t bounded = nested ? all : known ? mine.msg.bounding : ~0ULL;
+	uint64_t have = nested ? all : mine ? mine->msg.permitted : c->permitted;
+	uint64_t bounded = nested ? all : mine ? mine->msg.bounding : ~0ULL;
 
-	task_creds_free(&mine);
 	if (!nested)
 		set_gids(s, c);
 	set_caps(s, have, have, c->inheritable);

@@ -157,8 +157,8 @@ static int check_addresses(const Ckpt__Task__Thread *rec, struct ckpt_error *err
 	return 0;
 }
 
-static int check_thread(struct ckpt_run *run, const struct task_state *st,
-			const Ckpt__Task__Thread *rec, struct ckpt_error *err)
+static int check_thread(struct ckpt_run *run, struct task_state *st, const Ckpt__Task__Thread *rec,
+			struct ckpt_error *err)
 {
 	int r = check_registers(rec, err);
 
@@ -179,7 +179,7 @@ static int check_thread(struct ckpt_run *run, const struct task_state *st,
 	if (r == 0)
 		r = task_creds_plan(run, st, rec, err);
 	if (r == 0)
-		r = task_sched_plan(run, rec, err);
+		r = task_sched_plan(run, st, rec, err);
 	return r;
 }
 

@@ -84,14 +84,19 @@ int task_sched_read(struct ckpt_run *run, const struct ckpt_thread *th, struct t
 	return 0;
 }
 
-int task_sched_plan(struct ckpt_run *run, const Ckpt__Task__Thread *rec, struct ckpt_error *err)
+int task_sched_plan(struct ckpt_run *run, struct task_state *st, const Ckpt__Task__Thread *rec,
+		    struct ckpt_error *err)
 {
 	const Ckpt__Task__Scheduling *m = rec->scheduling;
-	long cpus = sysconf(_SC_NPROCESSORS_CONF);
 	bool real_time, any = false;
+	long cpus;
 
 	if (!m || (m->policy > SCHED_BATCH && m->policy != SCHED_IDLE))
 		return TASK_BAD(err, "scheduling: no such policy");
+	/* the C library reads a file for that */
+	if (!st->cpus)
+		st->cpus = sysconf(_SC_NPROCESSORS_CONF);
+	cpus = st->cpus;
 	real_time = m->policy == SCHED_FIFO || m->policy == SCHED_RR;
 	if (real_time ? m->priority < 1 || m->priority > 99 : m->priority != 0)
 		return TASK_BAD(err, "scheduling: priority %u", m->priority);

@@ -268,7 +268,8 @@ static int creds(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt__Task_
 	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "task.creds");
 
 	if (task_saved(ckpt_state(run), TASK_CREDS))
-		task_creds_script(s, rec->credentials, task_is_nested(run, rec->id));
+		task_creds_script(ckpt_state(run), s, rec->credentials,
+				  task_is_nested(run, rec->id));
 	if (rec->credentials->no_new_privs)
 		set_prctl(s, PR_SET_NO_NEW_PRIVS, 1, 0);
 	/* a change of ids forgets it */

@@ -65,6 +65,9 @@ void task_state_free(void *state)
 	}
 	free(st->peeks);
 	free(st->fs_first);
+	if (st->mine)
+		task_creds_free(st->mine);
+	free(st->mine);
 	free(st);
 }
 

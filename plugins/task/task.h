@@ -89,6 +89,8 @@ struct task_state {
 	uint64_t saved; /* restore: mask of features in the image */
 	/* dump, by task: the first that it shares cwd, root and umask with; 0: none */
 	uint32_t *fs_first;
+	struct task_creds *mine; /* ckpt's own credentials, once they were needed */
+	long cpus;		 /* that this machine may have; 0: not asked yet */
 };
 
 /* The run's state, made on first use; NULL if out of memory. */
@@ -123,15 +125,16 @@ int task_creds_read(const char *status, uint32_t securebits, struct task_creds *
 		    struct ckpt_error *err);
 void task_creds_free(struct task_creds *c);
 /* Would a task of this restore have the same without being told? */
-bool task_creds_is_own(const struct task_creds *c);
-int task_creds_plan(struct ckpt_run *run, const struct task_state *st,
-		    const Ckpt__Task__Thread *rec, struct ckpt_error *err);
+bool task_creds_is_own(struct task_state *st, const struct task_creds *c);
+int task_creds_plan(struct ckpt_run *run, struct task_state *st, const Ckpt__Task__Thread *rec,
+		    struct ckpt_error *err);
 /* Is it a task of a user namespace below ckpt's: does another set of privileges count for it? */
 bool task_is_nested(struct ckpt_run *run, uint32_t id);
 /* The ids, with all capabilities kept: what has to be done before a user namespace is joined. */
 void task_ids_script(struct ckpt_script *s, const Ckpt__Task__Credentials *c);
 /* All of it; `nested`: in its user namespace, and with its ids. */
-void task_creds_script(struct ckpt_script *s, const Ckpt__Task__Credentials *c, bool nested);
+void task_creds_script(struct task_state *st, struct ckpt_script *s,
+		       const Ckpt__Task__Credentials *c, bool nested);
 
 /* scheduling.c */
 struct task_sched {
@@ -140,7 +143,8 @@ struct task_sched {
 };
 int task_sched_read(struct ckpt_run *run, const struct ckpt_thread *th, struct task_sched *out,
 		    struct ckpt_error *err);
-int task_sched_plan(struct ckpt_run *run, const Ckpt__Task__Thread *rec, struct ckpt_error *err);
+int task_sched_plan(struct ckpt_run *run, struct task_state *st, const Ckpt__Task__Thread *rec,
+		    struct ckpt_error *err);
 int task_sched_set(const struct task_state *st, pid_t tid, const Ckpt__Task__Scheduling *m,
 		   struct ckpt_error *err);
 
