@@ -12,7 +12,7 @@ import stat
 import struct
 import time
 
-from lib import mounts, proc
+from lib import mounts, namespaces, proc
 from lib.proc import read
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -325,6 +325,8 @@ def process(pid, names, descriptions, others):
     if fields[0] == "Z":
         return zombie(pid, found, fields)
     found["namespaces"] = {name: namespace_of(pid, name, names) for name in NAMESPACES}
+    found["owners"] = namespaces.owners(pid, NAMESPACES, names)
+    found["maps of ids"] = namespaces.maps(pid)
     view = found["namespaces"]["mnt"]
     if view and view != "ours" and names.first("view", (view, link(f"{base}/root"))):
         found["mounts"] = mounts.take(pid, names)
