@@ -374,12 +374,17 @@ class Rest:
         return now - self.begun.setdefault(tid, now) < self.ON_ITS_WAY
 
 
-def take(root, patience=5.0):
-    """{pid: process} of the tree below root, at rest if it ever is; the root's parent is not part of it."""
+def settle(root, patience=5.0):
+    """Waits until a tree is at rest, if it ever is."""
     try:
         proc.wait_until("", Rest(root).reached, patience)
     except proc.Timeout:
         pass
+
+
+def take(root):
+    """{pid: process} of the tree below root, at rest; the root's parent is not part of it."""
+    settle(root)
     names, descriptions = Names(), Descriptions()
     pids = sorted(proc.tree(root))
     found = {}

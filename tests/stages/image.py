@@ -4,7 +4,7 @@ import os
 import shutil
 
 from lib import ckpt as codes
-from lib import proc
+from lib import inventory, proc
 from lib.context import command
 from lib.killing import start
 from lib.report import Failure, expect
@@ -15,6 +15,7 @@ def image_of(context, test, scenario, name="image", preset="release"):
     """(victim, a new image of it); the victim goes on."""
     victim = Victim(test, context.scenario(scenario), test.dir / name / "victim")
     image = test.dir / name / "image"
+    inventory.settle(victim.pid)
     context.ckpt(preset).dump(test, victim.pid, image, "-R")
     return victim, image
 
@@ -116,6 +117,22 @@ def same_twice(context, test):
     expect(shown, "show prints nothing")
 
 
+def ten_rounds(context, test):
+    """Saved and restored ten times: ten equal images."""
+    ckpt, victim, last = context.ckpt(), Victim(test, context.scenario("pid-basic")), None
+    for number in range(10):
+        image = test.dir / f"image{number}"
+        inventory.settle(victim.pid)
+        pids = proc.tree(victim.pid)
+        ckpt.dump(test, victim.pid, image)
+        proc.wait_gone(pids)
+        if last:
+            ckpt.run(test, "diff", last, image)
+            shutil.rmtree(last)
+        victim.pid, last = ckpt.restore(test, image), image
+    victim.check("after ten rounds")
+
+
 def foreground(context, test):
     """`ckpt restore` without -d ends as the root does."""
     victim, image = image_of(context, test, "mem-basic")
@@ -136,6 +153,6 @@ def tests(context):
     """See the functions."""
     for scenario in ("fd-basic", "nested"):
         yield f"image/fuzz/{scenario}", lambda test, scenario=scenario: fuzz(context, test, scenario)
-    for function in (damaged, mixed_up, permissions, pid_taken, same_twice, foreground):
+    for function in (damaged, mixed_up, permissions, pid_taken, same_twice, ten_rounds, foreground):
         name = function.__name__.replace("_", "-")
         yield f"image/{name}", lambda test, function=function: function(context, test)
