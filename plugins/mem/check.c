@@ -18,7 +18,9 @@ static bool same_kind(const mem_vma_rec *v, const struct mem_vma *live)
 	case MEM_SPECIAL:
 		return !strcmp(live->path, v->name);
 	case MEM_PRIVATE_ANON:
-		return !live->shared && !live->ino && live->prot == (int)v->prot;
+		return !live->shared && live->prot == (int)v->prot &&
+		       (v->flags & MEM_HUGETLB ? !strcmp(live->path, "/anon_hugepage (deleted)")
+					       : !live->ino);
 	default:
 		return live->shared == shared && live->ino && live->prot == (int)v->prot &&
 		       live->offset == v->offset + (live->start - v->start);

@@ -117,7 +117,7 @@ static int load_extents(struct mem_kin *k, struct ckpt_error *err)
 /* Can memory like that be made elsewhere, filled, and moved into place? */
 static bool is_movable(const struct mem_image *im, const mem_vma_rec *v)
 {
-	if (v->flags & (MEM_DROPPABLE | MEM_MERGEABLE) ||
+	if (v->flags & (MEM_DROPPABLE | MEM_MERGEABLE | MEM_HUGETLB) ||
 	    !(v->flags & (MEM_ACCOUNT | MEM_NORESERVE)))
 		return false;
 	if (v->kind == MEM_PRIVATE_ANON)

@@ -45,8 +45,6 @@ static const struct mem_bad_path bad_paths[] = {
 	  "let the program use another kind of I/O" },
 	{ "/secretmem", "secretmem", "memory of memfd_secret(2) cannot be read from outside",
 	  "let the program free it before the dump" },
-	{ "/anon_hugepage", "hugetlb", "memory of huge page pools is not saved yet",
-	  "let the program use MADV_HUGEPAGE instead" },
 	{ "anon_inode:[io_uring]", "io-uring", "the rings of an io_uring are not saved",
 	  "tell the program not to use io_uring" },
 	{ "anon_inode:[perf_event]", "perf", "buffers of performance events are not saved",

@@ -27,9 +27,9 @@ bool mem_is_forced(const mem_vma_rec *v)
 	/*
 	 * Never writable by its owner, and yet with pages of its own: a debugger
 	 * wrote there. Making it writable for a moment would leave it accounted
-	 * as committed memory.
+	 * as committed memory. Huge pages are counted otherwise.
 	 */
-	return !(v->prot & PROT_WRITE) && !(v->flags & (MEM_ACCOUNT | MEM_NORESERVE));
+	return !(v->prot & PROT_WRITE) && !(v->flags & (MEM_ACCOUNT | MEM_NORESERVE | MEM_HUGETLB));
 }
 
 /* Runs cut at the edges of mappings, with their places in the page file. */

@@ -62,8 +62,6 @@ const struct mem_advice mem_advices[] = {
 };
 
 const struct mem_bad_flag mem_bad_flags[] = {
-	{ MEM_HUGETLB, "hugetlb", "memory of huge page pools is not saved yet",
-	  "let the program use MADV_HUGEPAGE instead", false },
 	{ MEM_PFN, "pfn-map", "the mapping shows memory of a device or driver",
 	  "stop the program that uses the device, or load a plugin that handles it", false },
 	{ MEM_DONTEXPAND, "pfn-map", "the mapping was made by a driver",

@@ -14,6 +14,8 @@ int mem_map_flags(const mem_vma_rec *v)
 		flags |= MAP_NORESERVE;
 	if (v->flags & MEM_GROWSDOWN)
 		flags |= MAP_GROWSDOWN;
+	if (v->flags & MEM_HUGETLB)
+		flags |= MAP_HUGETLB | 21 << MAP_HUGE_SHIFT;
 	return flags;
 }
 

@@ -186,7 +186,7 @@ bool mem_rec_mergeable(const mem_vma_rec *a, const mem_vma_rec *b)
 	switch (a->kind) {
 	case MEM_PRIVATE_ANON:
 		/* a stack that grows has an end of its own */
-		return !(a->flags & MEM_GROWSDOWN);
+		return !(a->flags & (MEM_GROWSDOWN | MEM_HUGETLB));
 	case MEM_SHARED_ANON:
 	case MEM_FILE_PRIVATE:
 	case MEM_FILE_SHARED:

@@ -255,7 +255,7 @@ static void map_anon(struct mapper *m, const mem_vma_rec *v, int prot, size_t *s
 
 		/* memory that cannot be touched has nothing to keep it apart by */
 		if (m->scratch && *seam < all->n_seam && all->seam[*seam] < v->end &&
-		    prot & PROT_WRITE)
+		    prot & PROT_WRITE && !(v->flags & MEM_HUGETLB))
 			end = all->seam[(*seam)++];
 		if (apart) {
 			map_apart(m, at, end - at, prot, v);

@@ -104,6 +104,7 @@ static bool is_zero(const char *text, const char *key)
 static bool parse_details(char *p, struct mem_vma *v, char **after)
 {
 	static const char flags[] = "\nVmFlags: ", key[] = "\nProtectionKey:";
+	static const char size[] = "\nKernelPageSize:";
 	char *f = strstr(p, flags), *e, *k;
 
 	if (!f)
@@ -123,6 +124,12 @@ static bool parse_details(char *p, struct mem_vma *v, char **after)
 		e--;
 	*e = 0;
 	v->flags = mem_flags_parse(f, v->unknown);
+	if (v->flags & MEM_HUGETLB) {
+		k = strstr(p, size);
+		v->huge_size = k ? strtoull(k + sizeof(size) - 1, NULL, 10) << 10 : 0;
+		/* not counted there */
+		v->empty = false;
+	}
 	return true;
 }
 

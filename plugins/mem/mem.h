@@ -32,7 +32,9 @@ enum { MEM_REC_FILE = 1, MEM_REC_SPACE, MEM_REC_VMAS, MEM_REC_PAGES, MEM_REC_SHA
 #define MEM_SPECIAL	 CKPT__MEM__KIND__SPECIAL
 #define MEM_EXTENSION	 CKPT__MEM__KIND__EXTENSION
 
-#define MEM_PAGE       4096ull
+#define MEM_PAGE 4096ull
+/* The only size of huge pages that is saved. */
+#define MEM_HUGE       (2048ull << 10)
 #define MEM_PAGES_NAME "mem"
 /* The end of user space with four and with five levels of page tables. */
 #define MEM_TASK_SIZE	   ((1ull << 47) - MEM_PAGE)
@@ -76,7 +78,8 @@ enum mem_attr {
 	MEM_MAYWRITE = 1 << 13, /* saved for shared files: was opened for writing */
 	MEM_DROPPABLE = 1 << 14,
 	MEM_SEALED = 1 << 15,
-	MEM_ATTRS = (1 << 16) - 1,
+	MEM_HUGETLB = 1 << 21, /* private memory of the pool of 2 MiB pages */
+	MEM_ATTRS = ((1 << 16) - 1) | MEM_HUGETLB,
 	MEM_ADVICE = MEM_DONTFORK | MEM_WIPEONFORK | MEM_DONTDUMP | MEM_HUGEPAGE | MEM_NOHUGEPAGE |
 		     MEM_MERGEABLE | MEM_SEQUENTIAL | MEM_RANDOM,
 
@@ -86,7 +89,6 @@ enum mem_attr {
 	MEM_MAYREAD = 1 << 19,
 	/* what cannot be saved; each has a line in mem_bad_flags[] */
 	MEM_PFN = 1 << 20,
-	MEM_HUGETLB = 1 << 21,
 	MEM_SYNC = 1 << 22,
 	MEM_UFFD = 1 << 23,
 	MEM_SHADOW_STACK = 1 << 24,
@@ -121,6 +123,7 @@ struct mem_vma {
 	int prot;
 	Ckpt__Mem__Kind kind;
 	int pkey;
+	uint64_t huge_size; /* of its pages, if it has MEM_HUGETLB */
 	bool shared, left_out;
 	bool forked; /* some of its pages are mapped elsewhere too */
 	bool empty;  /* large, without a page in memory or swap */
@@ -416,6 +419,8 @@ void mem_sink_free(struct mem_sink *k);
 #define MEM_MAX_OPEN 200
 
 int mem_map_flags(const mem_vma_rec *v);
+/* Are there as many huge pages as the tasks of this image need? */
+int mem_huge_plan(struct ckpt_run *run, const struct mem_image *im);
 /* What each mapping has to allow while it is filled. */
 void mem_first_prots(const struct mem_task_image *ti, int *prots);
 /* Neighbours that differ in their final protection only are mapped in one go: the end of those. */

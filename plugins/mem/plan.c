@@ -221,6 +221,10 @@ static int check_vma(const struct plan *p, const mem_vma_rec *v, uint64_t floor,
 	    v->flags & ~(uint32_t)MEM_ATTRS)
 		return ckpt_fail_image(err, "mapping %llx has flags that are not known",
 				       LLX(v->start));
+	if (v->flags & MEM_HUGETLB &&
+	    (v->kind != MEM_PRIVATE_ANON || v->start % MEM_HUGE || v->end % MEM_HUGE ||
+	     v->flags & (MEM_GROWSDOWN | MEM_DROPPABLE)))
+		return ckpt_fail_image(err, "mapping %llx cannot be of huge pages", LLX(v->start));
 	if (!aligned(v->offset) || v->offset > INT64_MAX - (v->end - v->start))
 		return ckpt_fail_image(err, "mapping %llx: bad offset %llx", LLX(v->start),
 				       LLX(v->offset));
@@ -390,5 +394,5 @@ int mem_plan(struct ckpt_run *run, struct ckpt_error *err)
 			r = plan_shared(&p, p.im->shared[i], err);
 	for (size_t i = 0; !r && i < p.im->n_tasks; i++)
 		r = plan_task(&p, &p.im->tasks[i], err);
-	return r;
+	return r < 0 ? r : mem_huge_plan(run, p.im);
 }

@@ -18,7 +18,7 @@ struct survey {
 	struct mem_space *sp; /* the task looked at */
 	bool extensions;      /* is there any */
 	/* a feature that is off is named once a task: its answer, 0 = not asked */
-	int off[11];
+	int off[12];
 };
 
 /* Features by which mappings can be switched off; order of survey.off[]. */
@@ -33,11 +33,12 @@ enum {
 	F_SEALED,
 	F_MEMFD,
 	F_DELETED,
-	F_FORK_SHARED
+	F_FORK_SHARED,
+	F_HUGETLB
 };
 static const char *const features[] = {
 	"private-anon", "shared-anon", "file-private", "file-shared",  "vdso",	      "advice",
-	"mlock",	"sealed",      "memfd",	       "deleted-file", "fork-shared",
+	"mlock",	"sealed",      "memfd",	       "deleted-file", "fork-shared", "hugetlb",
 };
 
 static int refuse(struct survey *s, const struct mem_vma *v, const char *feature,
@@ -197,6 +198,23 @@ static void check_flags(struct survey *s, struct mem_vma *v)
 		v->flags &= ~(uint32_t)(MEM_LOCKED | MEM_ONFAULT);
 }
 
+/* Each such mapping is one of a file that the kernel has made for it, without any use of that. */
+static void classify_huge(struct survey *s, struct mem_vma *v)
+{
+	v->kind = MEM_PRIVATE_ANON;
+	v->object = 0;
+	if (v->shared || strcmp(v->path, "/anon_hugepage (deleted)") != 0)
+		v->left_out =
+			!refuse(s, v, "hugetlb-shared",
+				"files and shared memory of huge page pools are not saved yet",
+				"let the program use private memory, or MADV_HUGEPAGE");
+	else if (v->huge_size != MEM_HUGE)
+		v->left_out = !refuse(s, v, "hugetlb-size", "only huge pages of 2 MiB are saved",
+				      "let the program use pages of 2 MiB (MAP_HUGE_2MB)");
+	else if (!feature(s, F_HUGETLB, v))
+		v->left_out = true;
+}
+
 static int classify(struct survey *s, struct mem_vma *v, struct ckpt_error *err)
 {
 	bool anon = !v->ino && v->path[0] != '/' && strncmp(v->path, "anon_inode:", 11);
@@ -219,9 +237,16 @@ static int classify(struct survey *s, struct mem_vma *v, struct ckpt_error *err)
 		v->left_out = !refuse(s, v, bad->feature, bad->reason, bad->hint);
 		return 0;
 	}
+	/* all of these have it */
+	if (v->flags & MEM_HUGETLB)
+		v->flags &= ~(uint32_t)MEM_DONTEXPAND;
 	check_flags(s, v);
-	if (v->left_out || v->flags & (MEM_PFN | MEM_HUGETLB))
+	if (v->left_out || v->flags & MEM_PFN)
 		return 0;
+	if (v->flags & MEM_HUGETLB) {
+		classify_huge(s, v);
+		return 0;
+	}
 	if (anon) {
 		classify_anon(s, v);
 		return 0;

@@ -219,6 +219,14 @@ static void packet(void)
 	MUST(socket(AF_PACKET, SOCK_RAW, 0));
 }
 
+/* Nobody touches it, so no page of the pool is needed. */
+static void huge_shared(void)
+{
+	if (mmap(NULL, 2UL << 20, PROT_READ,
+		 MAP_SHARED | MAP_ANONYMOUS | MAP_HUGETLB | MAP_NORESERVE, -1, 0) == MAP_FAILED)
+		victim_skip("mmap of huge pages: %s", strerror(errno));
+}
+
 static void memfd(void)
 {
 	int fd = memfd_create("refused", MFD_HUGETLB);
@@ -498,6 +506,7 @@ static const struct mode {
 	{ "netlink", netlink, "(netlink|NETLINK)" },
 	{ "packet", packet, "(packet|PACKET)" },
 	{ "memfd-huge", memfd, "memfd" },
+	{ "huge-shared", huge_shared, "mem hugetlb-shared .*anon_hugepage" },
 	{ "pty-outside", pty_outside, "(pty|pts|ptmx|terminal)" },
 	{ "deleted-directory", deleted_directory, "deleted" },
 	{ "other-link", renamed_link, "does not lead to the file" },
