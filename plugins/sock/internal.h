@@ -15,6 +15,7 @@ enum sock_record {
 	SOCK_UNIX_LISTEN,
 	SOCK_UNIX_END,
 	SOCK_TCP,
+	SOCK_NETLINK,
 };
 
 /* bits of SO_BUF_LOCK */
@@ -88,7 +89,7 @@ struct sock_state {
 	struct sock_look *looks; /* at queues with descriptors in flight, until they are saved */
 	size_t n_looks;
 	uint64_t netns; /* cookie of ckpt's own */
-	struct sock_defaults defaults[8];
+	struct sock_defaults defaults[32];
 	size_t n_defaults;
 	/* restore */
 	struct sock_stashed *stash;
@@ -221,6 +222,7 @@ extern const struct ckpt_fd_kind sock_kind_inet_listen;
 extern const struct ckpt_fd_kind sock_kind_tcp;
 extern const struct ckpt_fd_kind sock_kind_tcp_connected;
 extern const struct ckpt_fd_kind sock_kind_udp;
+extern const struct ckpt_fd_kind sock_kind_netlink;
 extern const struct ckpt_fd_kind sock_kind_unix_listen;
 extern const struct ckpt_fd_kind sock_kind_unix_pair;
 extern const struct ckpt_fd_kind sock_kind_unix_stream;

@@ -2,6 +2,7 @@
 /* What all sockets have: options, a network namespace, a filter. */
 #include "internal.h"
 
+#include <linux/netlink.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <netinet/udp.h>
@@ -102,6 +103,10 @@ static const struct option {
 	{                                  \
 #x, IPPROTO_TCP, x, x, INT \
 	}
+#define NETLINK(x)                         \
+	{                                  \
+#x, SOL_NETLINK, x, x, INT \
+	}
 	SOCK(SO_REUSEADDR),
 	SOCK(SO_REUSEPORT),
 	SOCK(SO_KEEPALIVE),
@@ -180,6 +185,13 @@ static const struct option {
 	IP6(IPV6_UNICAST_IF),
 	IP6(IPV6_FREEBIND),
 	IP6(IPV6_TRANSPARENT),
+	NETLINK(NETLINK_PKTINFO),
+	NETLINK(NETLINK_BROADCAST_ERROR),
+	NETLINK(NETLINK_NO_ENOBUFS),
+	NETLINK(NETLINK_LISTEN_ALL_NSID),
+	NETLINK(NETLINK_CAP_ACK),
+	NETLINK(NETLINK_EXT_ACK),
+	NETLINK(NETLINK_GET_STRICT_CHK),
 	UDP(UDP_SEGMENT),
 	UDP(UDP_GRO),
 	UDP(UDP_NO_CHECK6_TX),
@@ -213,12 +225,15 @@ static bool applies(const struct option *opt, int domain, int protocol)
 		return domain == AF_INET6;
 	case IPPROTO_IP:
 		return domain == AF_INET || domain == AF_INET6;
+	case SOL_NETLINK:
+		return domain == AF_NETLINK;
 	case IPPROTO_TCP:
 	case IPPROTO_UDP:
-		return protocol == opt->level;
+		return domain != AF_NETLINK && protocol == opt->level;
 	default:
 		/* of a socket that receives, the kernel sets SO_INCOMING_CPU itself */
-		return opt->get == SO_PEEK_OFF	     ? domain == AF_UNIX || protocol == IPPROTO_UDP
+		return opt->get == SO_PEEK_OFF ? domain == AF_UNIX || (protocol == IPPROTO_UDP &&
+								       domain != AF_NETLINK)
 		       : opt->get == SO_INCOMING_CPU ? protocol != IPPROTO_UDP
 						     : true;
 	}
@@ -297,7 +312,8 @@ int sock_options_read(struct sock_state *st, const struct ckpt_fd_found *f, stru
 		      struct ckpt_error *err)
 {
 	const struct sock_defaults *d = defaults_of(st, f);
-	bool connected = f->protocol == IPPROTO_TCP && is_connected(f->fd);
+	bool connected =
+		f->domain != AF_NETLINK && f->protocol == IPPROTO_TCP && is_connected(f->fd);
 	int tuned = connected ? ~sock_buf_lock(f->fd) : 0;
 
 	o->n = 0;

@@ -14,6 +14,7 @@ static const struct ckpt_feature features[] = {
 	{ "tcp-pending", "TCP connections that wait to be accepted" },
 	{ "udp", "UDP sockets, bound, connected or neither" },
 	{ "udp-queue", "datagrams that wait in UDP sockets" },
+	{ "netlink", "netlink sockets with their ports and groups" },
 	{ "unix-listen", "listening unix sockets, named and abstract" },
 	{ "unix-pair", "socketpairs with queued data" },
 	{ "unix-stream", "unix stream and seqpacket sockets: connected by a name, bound, or new" },
@@ -29,6 +30,7 @@ static const struct ckpt_record_type records[] = {
 	{ SOCK_UNIX_LISTEN, "unix-listen", &ckpt__sock__unix_listen__descriptor },
 	{ SOCK_UNIX_END, "unix-end", &ckpt__sock__unix_end__descriptor },
 	{ SOCK_TCP, "tcp", &ckpt__sock__tcp__descriptor },
+	{ SOCK_NETLINK, "netlink", &ckpt__sock__netlink__descriptor },
 	{ 0, NULL, NULL },
 };
 
@@ -37,6 +39,7 @@ static const struct ckpt_extension extensions[] = {
 	{ CKPT_FD_POINT, "tcp", &sock_kind_tcp },
 	{ CKPT_FD_POINT, "tcp-connected", &sock_kind_tcp_connected },
 	{ CKPT_FD_POINT, "udp", &sock_kind_udp },
+	{ CKPT_FD_POINT, "netlink", &sock_kind_netlink },
 	{ CKPT_FD_POINT, "unix-listen", &sock_kind_unix_listen },
 	{ CKPT_FD_POINT, "unix-pair", &sock_kind_unix_pair },
 	{ CKPT_FD_POINT, "unix-stream", &sock_kind_unix_stream },

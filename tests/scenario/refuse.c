@@ -9,6 +9,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <linux/netlink.h>
 #include <linux/io_uring.h>
 #include <mqueue.h>
 #include <netinet/in.h>
@@ -211,7 +212,7 @@ static void unix_waiting(void)
 
 static void netlink(void)
 {
-	MUST(socket(AF_NETLINK, SOCK_RAW, 0));
+	MUST(socket(AF_NETLINK, SOCK_RAW, NETLINK_GENERIC));
 }
 
 static void packet(void)
