@@ -22,6 +22,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <ckpt/ns.h>
+
 #include "process/frame.h"
 #include "process/keeper.h"
 #include "process/set.h"
@@ -307,10 +309,25 @@ static int choose_first(struct task_node *t, const char *maps, struct ckpt_error
 	return ckpt_hint(err, "one of them must be able to take a signal: try again in a moment");
 }
 
+/* The segment is made where the task can attach it: with its user, in its ipc namespace. */
+static struct segment_users users_of(const struct task_node *t)
+{
+	const struct ckpt_ns *ns = ckpt_ns_of_task(t->ps->run, &t->pub, CKPT_NS_IPC);
+	struct segment_users users = { .uid = effective_uid(&t->pub) };
+
+	if (ns && !ns->own) {
+		users.member = t->pub.pid;
+		users.ns = ns->fd;
+		users.own_ns = ckpt_ns_own(t->ps->run, CKPT_NS_IPC)->fd;
+	}
+	return users;
+}
+
 /* What a task's agent needs, before any of its threads is touched. */
 static int prepare_task(struct task_node *t, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE char *maps = NULL;
+	const struct segment_users users = users_of(t);
 	int r;
 
 	t->mem = ckpt_open_mem(&t->pub, err);
@@ -326,7 +343,7 @@ static int prepare_task(struct task_node *t, struct ckpt_error *err)
 		r = choose_first(t, maps, err);
 	if (!r)
 		r = segment_new(&t->ps->keeper, count_stopped(t), FRAME_CONTEXT_SIZE + XSTATE_ROOM,
-				effective_uid(&t->pub), &t->seg, err);
+				&users, &t->seg, err);
 	return r ? r : find_gap(maps, t->seg->length, &t->seg->addr, err);
 }
 

@@ -9,14 +9,17 @@
  * dying process lets go of its memory before it lets go of its tracees. So
  * somebody else makes the segments and holds on to them for these moments. The
  * keeper is in a session of its own (a signal to our process group does not
- * reach it), has no descriptor but the socket that tells it of our end, and
- * goes away a moment after us.
+ * reach it), has no descriptor but the socket that tells it of our end and its
+ * ipc namespace, and goes away a moment after us.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/close_range.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/ipc.h>
 #include <sys/prctl.h>
@@ -37,7 +40,33 @@ struct request {
 	uint64_t length;
 	uid_t uid;
 	struct kept *kept; /* the engine's, in the memory that both have */
+	char ns[40];	   /* path of an ipc namespace; empty: ckpt's own */
 };
+
+/* Where the keeper holds its own ipc namespace; its socket is 0. */
+enum { OWN_NAMESPACE = 1 };
+
+static inline SPAWN_PART int64_t open_path(const char *path, int flags)
+{
+	return sys6(SYS_openat, AT_FDCWD, (int64_t)(uintptr_t)path, flags | O_CLOEXEC, 0, 0, 0);
+}
+
+/*
+ * Segments of the agent's shall not show in the numbers that a namespace gives out
+ * later, nor take the place of one that is to be restored: one that is asked for by
+ * number leaves the counters alone, and the last places are those that nobody reaches by
+ * himself. If it cannot be asked for, any number will do.
+ */
+static inline SPAWN_PART void ask_for_number(void)
+{
+	static const char number[] = "30000";
+	int64_t fd = open_path("/proc/sys/kernel/shm_next_id", O_WRONLY);
+
+	if (fd < 0)
+		return;
+	sys6(SYS_write, fd, (int64_t)(uintptr_t)number, sizeof(number) - 1, 0, 0, 0);
+	sys6(SYS_close, fd, 0, 0, 0, 0, 0);
+}
 
 /*
  * The task attaches with its own credentials: nobody but its user may. It can still be
@@ -45,11 +74,12 @@ struct request {
  */
 static inline SPAWN_PART int64_t make(const struct request *rq)
 {
-	int64_t shmid = sys6(SYS_shmget, IPC_PRIVATE, (int64_t)rq->length,
-			     IPC_CREAT | SHM_NORESERVE | 0700, 0, 0, 0);
 	struct shmid_ds ds;
-	int64_t at, r;
+	int64_t shmid, at, r;
 
+	ask_for_number();
+	shmid = sys6(SYS_shmget, IPC_PRIVATE, (int64_t)rq->length, IPC_CREAT | SHM_NORESERVE | 0700,
+		     0, 0, 0);
 	if (shmid < 0)
 		return shmid;
 	at = sys6(SYS_shmat, shmid, 0, 0, 0, 0, 0);
@@ -80,6 +110,23 @@ static inline SPAWN_PART void tell(const struct kept *kept)
 	}
 }
 
+static inline SPAWN_PART int64_t make_there(const struct request *rq)
+{
+	int64_t fd, r;
+
+	if (!rq->ns[0])
+		return make(rq);
+	fd = open_path(rq->ns, O_RDONLY);
+	r = fd < 0 ? fd : sys6(SYS_setns, fd, CLONE_NEWIPC, 0, 0, 0, 0);
+	if (fd >= 0)
+		sys6(SYS_close, fd, 0, 0, 0, 0, 0);
+	if (r < 0)
+		return r;
+	r = make(rq);
+	fd = sys6(SYS_setns, OWN_NAMESPACE, CLONE_NEWIPC, 0, 0, 0, 0);
+	return fd < 0 ? fd : r;
+}
+
 /* It shares our memory (spawn.h), which so stays for as long as it lives. */
 static SPAWN_CHILD void keep(void *arg)
 {
@@ -91,13 +138,14 @@ static SPAWN_CHILD void keep(void *arg)
 	sys6(SYS_setsid, 0, 0, 0, 0, 0, 0);
 	sys6(SYS_prctl, PR_SET_NAME, (int64_t)(uintptr_t) "ckpt-keeper", 0, 0, 0, 0);
 	sys6(SYS_dup2, k->theirs, 0, 0, 0, 0, 0);
-	sys6(SYS_close_range, 1, ~0U, 0, 0, 0, 0);
+	sys6(SYS_close_range, OWN_NAMESPACE, ~0U, 0, 0, 0, 0);
+	open_path("/proc/self/ns/ipc", O_RDONLY); /* the lowest number: OWN_NAMESPACE */
 	while ((n = sys6(SYS_recvfrom, 0, (int64_t)(uintptr_t)&rq, sizeof(rq), 0, 0, 0)) != 0) {
 		int reply;
 
 		if (n == -EINTR)
 			continue;
-		reply = n == sizeof(rq) ? (int)make(&rq) : -EPROTO;
+		reply = n == sizeof(rq) ? (int)make_there(&rq) : -EPROTO;
 		if (sys6(SYS_sendto, 0, (int64_t)(uintptr_t)&reply, sizeof(reply), MSG_NOSIGNAL, 0,
 			 0) < 0)
 			break;
@@ -131,16 +179,18 @@ int keeper_start(struct keeper *k, struct ckpt_error *err)
 	return 0;
 }
 
-int keeper_make(struct keeper *k, uint64_t length, uid_t uid, struct ckpt_error *err)
+int keeper_make(struct keeper *k, uint64_t length, uid_t uid, pid_t member, struct ckpt_error *err)
 {
 	struct kept *kept = calloc(1, sizeof(*kept));
-	const struct request rq = { .length = length, .uid = uid, .kept = kept };
+	struct request rq = { .length = length, .uid = uid, .kept = kept };
 	int reply = -EPIPE;
 
 	if (!kept)
 		return ckpt_fail_sys(err, ENOMEM, "asking the keeper");
 	kept->next = k->kept;
 	__atomic_store_n(&k->kept, kept, __ATOMIC_RELEASE);
+	if (member)
+		snprintf(rq.ns, sizeof(rq.ns), "/proc/%d/ns/ipc", (int)member);
 	if (send(k->socket, &rq, sizeof(rq), MSG_NOSIGNAL) != sizeof(rq) ||
 	    recv(k->socket, &reply, sizeof(reply), 0) != sizeof(reply))
 		return ckpt_fail_sys(err, errno ? errno : EPIPE, "asking the keeper");

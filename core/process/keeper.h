@@ -22,8 +22,11 @@ struct keeper {
 };
 
 int keeper_start(struct keeper *k, struct ckpt_error *err);
-/* A new segment that only effective uid `uid` can attach, marked for removal: its shmid. */
-int keeper_make(struct keeper *k, uint64_t length, uid_t uid, struct ckpt_error *err);
+/*
+ * A new segment that only effective uid `uid` can attach, marked for removal: its shmid, in
+ * the ipc namespace of process `member`; 0: in that of ckpt.
+ */
+int keeper_make(struct keeper *k, uint64_t length, uid_t uid, pid_t member, struct ckpt_error *err);
 void keeper_stop(struct keeper *k);
 
 static inline void keeper_cleanup(struct keeper *k)

@@ -91,12 +91,13 @@ int proc_check_place(struct proc_set *ps, struct ckpt_error *err)
 int proc_prepare(struct proc_set *ps, struct ckpt_error *err)
 {
 	AUTO_KEEPER struct keeper keeper = { 0 };
+	const struct segment_users users = { .uid = geteuid() };
 	int r = check_nofile(ps, err);
 
 	if (!r)
 		r = keeper_start(&keeper, err);
 	if (!r)
-		r = segment_new(&keeper, CKPT_MAX_THREADS, 0, geteuid(), &ps->seg, err);
+		r = segment_new(&keeper, CKPT_MAX_THREADS, 0, &users, &ps->seg, err);
 	if (r)
 		return r;
 	ps->seg->addr = find_place(ps, ps->seg->length);

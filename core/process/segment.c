@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <sched.h>
 #include <linux/futex.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -54,8 +55,31 @@ uint64_t segment_length(uint32_t n_seats, uint32_t frame)
 	return (AGENT_SEATS_AT + (uint64_t)n_seats * seat_size(frame) + 4095) & ~4095ULL;
 }
 
-int segment_new(struct keeper *keeper, uint32_t n_seats, uint32_t frame, uid_t uid,
-		struct segment **out, struct ckpt_error *err)
+/* Identifiers mean something within one ipc namespace only. */
+static void *attach(int shmid, const struct segment_users *users, struct ckpt_error *err)
+{
+	void *base;
+	int e;
+
+	if (users->member && setns(users->ns, CLONE_NEWIPC)) {
+		ckpt_fail_sys(err, errno, "joining the ipc namespace of process %d",
+			      (int)users->member);
+		return NULL;
+	}
+	base = shmat(shmid, NULL, 0);
+	e = errno;
+	if (users->member && setns(users->own_ns, CLONE_NEWIPC)) {
+		ckpt_fail_sys(err, errno, "going back to ckpt's own ipc namespace");
+		return NULL;
+	}
+	if (base != (void *)-1)
+		return base;
+	ckpt_fail_sys(err, e, "shmat(2) for the agent");
+	return NULL;
+}
+
+int segment_new(struct keeper *keeper, uint32_t n_seats, uint32_t frame,
+		const struct segment_users *users, struct segment **out, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE struct segment *seg = calloc(1, sizeof(*seg));
 	void *base;
@@ -66,12 +90,12 @@ int segment_new(struct keeper *keeper, uint32_t n_seats, uint32_t frame, uid_t u
 	seg->n_seats = n_seats;
 	seg->seat_size = seat_size(frame);
 	seg->length = segment_length(n_seats, frame);
-	seg->shmid = keeper_make(keeper, seg->length, uid, err);
+	seg->shmid = keeper_make(keeper, seg->length, users->uid, users->member, err);
 	if (seg->shmid < 0)
 		return seg->shmid;
-	base = shmat(seg->shmid, NULL, 0);
-	if (base == (void *)-1)
-		return ckpt_fail_sys(err, errno, "shmat(2) for the agent");
+	base = attach(seg->shmid, users, err);
+	if (!base)
+		return -err->err;
 	seg->base = base;
 	memcpy(seg->base, agent_blob, (size_t)(agent_blob_end - agent_blob));
 	segment_header(seg)->seat_size = seg->seat_size;

@@ -29,12 +29,20 @@ struct gadgets {
 	uint64_t pop_rax;   /* looked for only if there is no sigreturn */
 };
 
+/* Where tasks are that attach a segment. */
+struct segment_users {
+	uid_t uid;    /* effective one: nobody else can attach it */
+	pid_t member; /* of their ipc namespace; 0: it is that of ckpt */
+	int ns;	      /* descriptors of that one, and of ckpt's own */
+	int own_ns;
+};
+
 /*
- * Make a segment for n seats with `frame` bytes after each, which only tasks
- * with effective uid `uid` can attach. The calling thread must live until it is freed.
+ * Make a segment for n seats with `frame` bytes after each. The calling thread must
+ * live until it is freed.
  */
-int segment_new(struct keeper *keeper, uint32_t n_seats, uint32_t frame, uid_t uid,
-		struct segment **out, struct ckpt_error *err);
+int segment_new(struct keeper *keeper, uint32_t n_seats, uint32_t frame,
+		const struct segment_users *users, struct segment **out, struct ckpt_error *err);
 uint64_t segment_length(uint32_t n_seats, uint32_t frame);
 void segment_free(struct segment *seg);
 /* The next free seat: engine's pointer, and the task's address in *addr. */

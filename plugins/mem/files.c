@@ -39,8 +39,8 @@ int mem_open_map_file(const struct ckpt_task *t, const struct mem_vma *v, int fl
 
 /* Files that have a name in maps but none in a file system. Prefixes of the path. */
 static const struct mem_bad_path bad_paths[] = {
-	{ "/SYSV", "sysv-shm", "System V shared memory is not saved yet",
-	  "let the program use POSIX shared memory or mmap(2)" },
+	{ "/SYSV", "sysv-shm", "System V shared memory is saved by the plugin ipc, which is off",
+	  "switch it on" },
 	{ "/[aio]", "aio", "contexts of io_setup(2) are not saved",
 	  "let the program use another kind of I/O" },
 	{ "/secretmem", "secretmem", "memory of memfd_secret(2) cannot be read from outside",

@@ -243,6 +243,20 @@ static bool holds_listener(int proc, pid_t pid)
 	return false;
 }
 
+/* Somebody in the tree has one: it is told apart from others by its kind (listener.c). */
+static bool has_listener(struct ckpt_run *run)
+{
+	bool found = false;
+
+	for (size_t i = 0; i < ckpt_task_count(run) && !found; i++) {
+		const struct ckpt_task *t = ckpt_task_at(run, i);
+		CKPT_AUTO_FD int proc = openat(t->procfd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+		found = proc >= 0 && !t->zombie && holds_listener(proc, t->pid);
+	}
+	return found;
+}
+
 /* Somebody outside the tree who may be the supervisor; 0: nobody. */
 static pid_t outer_listener(struct ckpt_run *run)
 {
@@ -262,7 +276,7 @@ static pid_t outer_listener(struct ckpt_run *run)
 
 static void survey_outer(struct ckpt_run *run, const struct seccomp_filter *f)
 {
-	pid_t pid = outer_listener(run);
+	pid_t pid = has_listener(run) ? 0 : outer_listener(run);
 	char reason[96];
 
 	if (!pid)

@@ -26,7 +26,6 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
-#include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -343,15 +342,6 @@ static void epoll_stale(void)
 	close(ends[1]);
 }
 
-static void sysv_shm(void)
-{
-	int id = MUST(shmget(IPC_PRIVATE, 4096, 0600));
-	void *at = shmat(id, NULL, 0);
-	shmctl(id, IPC_RMID, NULL);
-	if (at == (void *)-1)
-		victim_die("shmat: %s", strerror(errno));
-}
-
 /* A child in a namespace of its own; a pipe tells that it is there. */
 static void namespaced(int flag)
 {
@@ -377,11 +367,6 @@ static void namespaced(int flag)
 static void net_namespace(void)
 {
 	namespaced(CLONE_NEWNET);
-}
-
-static void ipc_namespace(void)
-{
-	namespaced(CLONE_NEWIPC);
 }
 
 static void tracee(void)
@@ -519,9 +504,7 @@ static const struct mode {
 	{ "message-queue", message_queue, "(mqueue|message queue)" },
 	{ "owner-outside", owner, "(F_SETOWN|owner)" },
 	{ "epoll-outside", epoll_stale, "only processes outside" },
-	{ "sysv-shm", sysv_shm, "(SYSV|System V|sysv)" },
 	{ "net-namespace", net_namespace, "net(work)? namespace" },
-	{ "ipc-namespace", ipc_namespace, "(ipc|IPC) namespace" },
 	{ "tracee", tracee, "(trace|ptrace)" },
 	{ "pipe-outside", pipe_outside, "pipe" },
 	{ "thread-table", thread_table, "the thread has a table of its own" },

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: MIT */
+/* Inside the plugin ipc. */
+#ifndef PLUGIN_IPC_H
+#define PLUGIN_IPC_H
+
+#include <sys/ipc.h>
+
+#include <ckpt/ns.h>
+#include <ckpt/plugin.h>
+#include <ckpt/vma.h>
+
+#include "ipc.pb-c.h"
+
+enum {
+	IPC_REC_NAMESPACE = 1,
+	IPC_REC_SEGMENT = 2,
+	IPC_REC_ATTACHMENT = 3,
+	IPC_REC_SEMAPHORES = 4,
+	IPC_REC_QUEUE = 5,
+};
+
+#define IPC_PAGES	"sysv"
+#define IPC_MAX_NUMBER	0x7fffffffU
+#define IPC_MAX_MESSAGE (32U << 20)
+
+/* dump: a segment, found before the agents bring theirs. */
+struct ipc_segment {
+	const struct ckpt_ns *ns;
+	int number;
+	uint32_t key;
+	uid_t uid, cuid;
+	gid_t gid, cgid;
+	uint32_t mode; /* with SHM_DEST and SHM_LOCKED */
+	uint64_t size;
+	uint64_t attached; /* mappings in all tasks of the machine */
+	uint32_t id;	   /* of its record; 0: none */
+	bool huge;
+};
+
+struct ipc_state {
+	bool looked;
+	struct ipc_segment *segments; /* by namespace, then by place */
+	size_t n_segments;
+	uint32_t n_records;
+	struct ckpt_pages *pages; /* made with the first segment */
+	/* restore */
+	bool *made; /* by record: to be removed if the restore fails */
+};
+
+struct ipc_state *ipc_state(struct ckpt_run *run, struct ckpt_error *err);
+void ipc_state_free(void *state);
+
+/* Run fn(arg) in an ipc namespace, with ckpt's own privileges. */
+int ipc_in(struct ckpt_run *run, const struct ckpt_ns *ns,
+	   int (*fn)(void *arg, struct ckpt_error *err), void *arg, struct ckpt_error *err);
+void ipc_fill_object(Ckpt__Ipc__Object *o, const struct ckpt_ns *ns, int number,
+		     const struct ipc_perm *p);
+/*
+ * In a namespace: let the next object of that kind ("shm", "sem", "msg") have this
+ * number, and be created by these ids; afterwards, be who we were.
+ */
+int ipc_begin(const char *kind, const Ckpt__Ipc__Object *o, struct ckpt_error *err);
+int ipc_end(const char *kind, const Ckpt__Ipc__Object *o, int number, struct ckpt_error *err);
+
+/* segment.c */
+int ipc_look(struct ckpt_run *run, struct ckpt_error *err);
+struct ipc_segment *ipc_find(struct ipc_state *st, const struct ckpt_ns *ns, int number);
+int ipc_put_segment(struct ckpt_run *run, struct ipc_segment *s, struct ckpt_error *err);
+int ipc_put_segments(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err);
+int ipc_make_segment(struct ckpt_run *run, const Ckpt__Ipc__Segment *rec, struct ckpt_error *err);
+/* Mark it for removal, if it was. */
+int ipc_settle_segment(struct ckpt_run *run, const Ckpt__Ipc__Segment *rec, struct ckpt_error *err);
+int ipc_plan_own(struct ckpt_run *run, const Ckpt__Ipc__Segment *rec, struct ckpt_error *err);
+int ipc_make_own(struct ckpt_run *run, struct ckpt_error *err);
+void ipc_unmake_own(struct ckpt_run *run);
+int ipc_settle_own(struct ckpt_run *run, struct ckpt_error *err);
+
+/* semaphore.c */
+int ipc_count_semaphores(struct ckpt_run *run, const struct ckpt_ns *ns, size_t *n,
+			 struct ckpt_error *err);
+int ipc_survey_undo(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err);
+int ipc_put_semaphores(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err);
+int ipc_make_semaphores(struct ckpt_run *run, const Ckpt__Ipc__Semaphores *rec,
+			struct ckpt_error *err);
+
+/* queue.c */
+int ipc_count_queues(struct ckpt_run *run, const struct ckpt_ns *ns, size_t *n,
+		     struct ckpt_error *err);
+int ipc_survey_mqueue(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err);
+int ipc_put_queues(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err);
+int ipc_make_queue(struct ckpt_run *run, const Ckpt__Ipc__Queue *rec, struct ckpt_error *err);
+
+/* setting.c */
+int ipc_put_namespace(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err);
+bool ipc_setting_known(const char *name);
+/* All limits as high as they were or are, or (final) as they were. */
+int ipc_set(struct ckpt_run *run, const struct ckpt_ns *ns, bool final, struct ckpt_error *err);
+
+/* plan.c */
+int ipc_plan(struct ckpt_run *run, struct ckpt_error *err);
+
+extern const struct ckpt_vma_kind ipc_mapping;
+extern const struct ckpt_ns_kind ipc_kind;
+
+#endif

@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * System V objects in an ipc namespace of a child's own: segments that are attached, attached in
+ * part, read-only, removed and still attached by two processes, big and nearly empty; semaphores; a
+ * queue with messages; limits. And one segment in the namespace that the test runs in. Numbers are
+ * not the first ones that a namespace gives.
+ */
+#include "victim.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ipc.h>
+#include <sys/mman.h>
+#include <sys/msg.h>
+#include <sys/prctl.h>
+#include <sys/sem.h>
+#include <sys/shm.h>
+#include <unistd.h>
+
+enum { KEY = 0x1234, WORDS = 1500, OWNER = 1000, BIG = 64 << 20, PAGE = 4096 };
+
+struct message {
+	long type;
+	unsigned long words[4];
+};
+
+static int to_child[2], from_child[2], to_grandchild[2], from_grandchild[2];
+static unsigned long *own_segment;
+static int own_id;
+
+/* the child's */
+static int ids[5], set, queue;
+static unsigned long *shared, *read_only, *removed;
+static char *part;
+static unsigned long rounds;
+
+/* ---- building ------------------------------------------------------------------------- */
+
+/* What was made and removed before moves the numbers on. */
+static void move_on(void)
+{
+	for (int i = 0; i < 3; i++) {
+		MUST(shmctl(MUST(shmget(IPC_PRIVATE, 1, 0600)), IPC_RMID, NULL));
+		MUST(semctl(MUST(semget(IPC_PRIVATE, 1, 0600)), 0, IPC_RMID));
+		MUST(msgctl(MUST(msgget(IPC_PRIVATE, 0600)), IPC_RMID, NULL));
+	}
+}
+
+static void *attach(int id, int flags)
+{
+	void *at = shmat(id, NULL, flags);
+
+	if (at == (void *)-1)
+		victim_die("shmat: %s", strerror(errno));
+	return at;
+}
+
+static void give_away(int id)
+{
+	struct shmid_ds ds;
+
+	MUST(shmctl(id, IPC_STAT, &ds));
+	ds.shm_perm.uid = OWNER;
+	ds.shm_perm.gid = OWNER + 1;
+	ds.shm_perm.mode = 0640;
+	MUST(shmctl(id, IPC_SET, &ds));
+}
+
+static void make_segments(void)
+{
+	char *big;
+
+	ids[0] = MUST(shmget(KEY, WORDS * sizeof(long), IPC_CREAT | 0666));
+	shared = attach(ids[0], 0);
+	read_only = attach(ids[0], SHM_RDONLY);
+	for (unsigned long i = 1; i < WORDS; i++)
+		shared[i] = victim_word(1, i);
+	give_away(ids[0]);
+	ids[1] = MUST(shmget(IPC_PRIVATE, PAGE, 0600));
+	removed = attach(ids[1], 0);
+	MUST(shmctl(ids[1], IPC_RMID, NULL));
+	ids[2] = MUST(shmget(KEY + 1, BIG, IPC_CREAT | 0600));
+	big = attach(ids[2], 0);
+	strcpy(big + BIG / 2, "in the middle");
+	MUST(shmdt(big));
+	ids[3] = MUST(shmget(IPC_PRIVATE, 4 * PAGE, 0600));
+	part = attach(ids[3], 0);
+	strcpy(part, "first");
+	strcpy(part + PAGE, "second");
+	strcpy(part + 3 * PAGE, "last");
+	MUST(munmap(part, PAGE));
+	MUST(mprotect(part + 3 * PAGE, PAGE, PROT_READ));
+}
+
+static void send_message(long type, unsigned long seed)
+{
+	struct message m = { .type = type };
+
+	for (unsigned long i = 0; i < 4; i++)
+		m.words[i] = victim_word(seed, i);
+	MUST(msgsnd(queue, &m, sizeof(m.words), IPC_NOWAIT));
+}
+
+static void make_others(void)
+{
+	unsigned short values[3] = { 5, 0, 7 };
+	struct sembuf take = { 0, -1, 0 };
+	int fd;
+
+	set = MUST(semget(KEY, 3, IPC_CREAT | 0600));
+	MUST(semctl(set, 0, SETALL, values));
+	MUST(semop(set, &take, 1));
+	queue = MUST(msgget(KEY, IPC_CREAT | 0620));
+	for (unsigned long i = 0; i < 3; i++)
+		send_message((long)i + 1, i);
+	fd = MUST(open("/proc/sys/kernel/msgmax", O_WRONLY));
+	MUST(write(fd, "9000", 4));
+	close(fd);
+}
+
+/* ---- judging ----------------------------------------------------------------------------- */
+
+static void check_segments(void)
+{
+	struct shmid_ds ds;
+	char *big;
+
+	CHECK(shmget(KEY, 0, 0) == ids[0], "the key leads elsewhere");
+	CHECK(shmctl(ids[0], IPC_STAT, &ds) == 0, "segment %d: %s", ids[0], strerror(errno));
+	CHECK(ds.shm_perm.uid == OWNER && ds.shm_perm.gid == OWNER + 1 && ds.shm_perm.cuid == 0 &&
+		      (ds.shm_perm.mode & 0777) == 0640,
+	      "segment: owner %u, mode %o", ds.shm_perm.uid, ds.shm_perm.mode);
+	CHECK(ds.shm_nattch == 2 * 2, "segment: attached %lu times", ds.shm_nattch);
+	for (unsigned long i = 1; i < WORDS; i++)
+		CHECK(shared[i] == victim_word(1, i), "segment: word %lu", i);
+	CHECK(shared[0] == rounds, "segment: %lu rounds, not %lu", shared[0], rounds);
+	shared[0]++;
+	CHECK(read_only[0] == rounds + 1, "the other mapping is not of the same segment");
+	CHECK(mprotect(read_only, PAGE, PROT_READ | PROT_WRITE) < 0 && errno == EACCES,
+	      "a read-only attachment can be made writable");
+	CHECK(shmctl(ids[1], IPC_STAT, &ds) == 0 && ds.shm_perm.mode & SHM_DEST &&
+		      ds.shm_nattch == 2,
+	      "the removed segment: %s, attached %lu times", strerror(errno), ds.shm_nattch);
+	CHECK(!strcmp(part + PAGE, "second") && !strcmp(part + 3 * PAGE, "last"),
+	      "content of a part");
+	CHECK(shmctl(ids[3], IPC_STAT, &ds) == 0 && ds.shm_segsz == 4 * PAGE, "size of a part");
+	big = shmat(ids[2], NULL, 0);
+	CHECK(big != (void *)-1 && !strcmp(big + BIG / 2, "in the middle") && !big[0],
+	      "the big segment");
+	if (big != (void *)-1)
+		shmdt(big);
+}
+
+static void check_semaphores(void)
+{
+	unsigned short values[3] = { 0 };
+	struct sembuf give = { 1, 1, IPC_NOWAIT };
+	struct semid_ds ds = { 0 };
+
+	CHECK(semget(KEY, 3, 0) == set, "the set has another number");
+	CHECK(semctl(set, 0, GETALL, values) == 0, "semctl: %s", strerror(errno));
+	CHECK(values[0] == 4 && values[1] == rounds && values[2] == 7, "values %u %u %u", values[0],
+	      values[1], values[2]);
+	CHECK(semctl(set, 0, IPC_STAT, &ds) == 0 && ds.sem_otime, "the set was never used");
+	CHECK(semop(set, &give, 1) == 0, "semop: %s", strerror(errno));
+}
+
+static void check_queue(void)
+{
+	struct message m = { 0 };
+	struct msqid_ds ds = { 0 };
+	char *text = victim_read("/proc/sys/kernel/msgmax");
+
+	CHECK(text && atoi(text) == 9000, "msgmax is %s", text);
+	free(text);
+	CHECK(msgget(KEY, 0) == queue, "the queue has another number");
+	CHECK(msgctl(queue, IPC_STAT, &ds) == 0 && ds.msg_qnum == 3 &&
+		      (ds.msg_perm.mode & 0777) == 0620,
+	      "queue: %lu messages, mode %o", ds.msg_qnum, ds.msg_perm.mode);
+	/* the first goes to the end */
+	CHECK(msgrcv(queue, &m, sizeof(m.words), 0, IPC_NOWAIT) == sizeof(m.words) &&
+		      m.type == (long)(rounds % 3) + 1 && m.words[3] == victim_word(rounds % 3, 3),
+	      "message of type %ld", m.type);
+	CHECK(msgsnd(queue, &m, sizeof(m.words), IPC_NOWAIT) == 0, "msgsnd: %s", strerror(errno));
+}
+
+static void check_sharing(void)
+{
+	unsigned long got = 0;
+
+	removed[0] = victim_word(2, rounds);
+	CHECK(write(to_grandchild[1], "", 1) == 1 &&
+		      read(from_grandchild[0], &got, sizeof(got)) == sizeof(got) &&
+		      got == removed[0],
+	      "the grandchild does not share the removed segment");
+}
+
+static void check_namespace(void)
+{
+	check_segments();
+	check_semaphores();
+	check_queue();
+	check_sharing();
+	rounds++;
+}
+
+/* ---- tasks -------------------------------------------------------------------------------- */
+
+static _Noreturn void in_namespace(void)
+{
+	char c;
+
+	MUST(prctl(PR_SET_PDEATHSIG, SIGKILL));
+	if (unshare(CLONE_NEWIPC) < 0)
+		_exit(1);
+	move_on();
+	make_segments();
+	make_others();
+	if (MUST(fork()) == 0) {
+		MUST(prctl(PR_SET_PDEATHSIG, SIGKILL));
+		while (read(to_grandchild[0], &c, 1) == 1)
+			if (write(from_grandchild[1], removed, sizeof(*removed)) < 0)
+				break;
+		_exit(1);
+	}
+	MUST(write(from_child[1], "", 1));
+	while (read(to_child[0], &c, 1) == 1) {
+		char verdict[256] = "";
+
+		snprintf(verdict, sizeof(verdict), "%s", victim_judge(check_namespace));
+		if (write(from_child[1], verdict, sizeof(verdict)) < 0)
+			break;
+	}
+	_exit(1);
+}
+
+static void check(void)
+{
+	static unsigned long own_rounds;
+	char verdict[256] = "no answer";
+	size_t got = 0;
+	ssize_t n = 1;
+
+	if (write(to_child[1], "", 1) == 1)
+		while (got < sizeof(verdict) && n > 0) {
+			n = read(from_child[0], verdict + got, sizeof(verdict) - got);
+			got += n > 0 ? (size_t)n : 0;
+		}
+	CHECK(!verdict[0], "in the namespace: %.255s", verdict);
+	CHECK(own_segment[0] == own_rounds && own_segment[1000] == victim_word(3, 1000),
+	      "the segment in the test's own namespace");
+	own_segment[0] = ++own_rounds;
+}
+
+int main(int argc, char **argv)
+{
+	char c;
+
+	victim_init(argc, argv);
+	MUST(pipe(to_child));
+	MUST(pipe(from_child));
+	MUST(pipe(to_grandchild));
+	MUST(pipe(from_grandchild));
+	if (MUST(fork()) == 0)
+		in_namespace();
+	own_id = MUST(shmget(IPC_PRIVATE, 2 * PAGE, 0600));
+	own_segment = attach(own_id, 0);
+	own_segment[1000] = victim_word(3, 1000);
+	MUST(shmctl(own_id, IPC_RMID, NULL));
+	MUST(read(from_child[0], &c, 1));
+	victim_ready();
+	victim_serve(check);
+}
