@@ -3,6 +3,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
+#include <linux/securebits.h>
+#include <sys/fsuid.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 
 #include "engine/run.h"
@@ -76,4 +79,42 @@ int ckpt_stat_in(struct ckpt_run *run, uint32_t mnt, const char *path, bool nofo
 	r = fstat(fd, st) ? -errno : 0;
 	close(fd);
 	return r;
+}
+
+/* ---- whose files ------------------------------------------------------------------ */
+
+/* A change of ids makes the engine's memory undumpable, as a set-user-id program's. */
+static void set_ids(uid_t uid, gid_t gid)
+{
+	const int dumpable = prctl(PR_GET_DUMPABLE);
+
+	setfsgid(gid);
+	setfsuid(uid);
+	if (prctl(PR_GET_DUMPABLE) != dumpable)
+		prctl(PR_SET_DUMPABLE, dumpable == 1);
+}
+
+int ckpt_ids_take(struct ckpt_ids *old, uid_t uid, gid_t gid, struct ckpt_error *err)
+{
+	*old = (struct ckpt_ids){ .securebits = prctl(PR_GET_SECUREBITS) };
+	old->uid = (uid_t)setfsuid((uid_t)-1);
+	old->gid = (gid_t)setfsgid((gid_t)-1);
+	if (old->uid == uid && old->gid == gid)
+		return 0;
+	/* else the capabilities over files would go with the ids */
+	if (old->securebits < 0 ||
+	    prctl(PR_SET_SECUREBITS, old->securebits | SECBIT_NO_SETUID_FIXUP))
+		return ckpt_fail_sys(err, errno, "PR_SET_SECUREBITS");
+	old->taken = true;
+	set_ids(uid, gid);
+	return 0;
+}
+
+void ckpt_ids_give_back(struct ckpt_ids *old)
+{
+	if (!old->taken)
+		return;
+	set_ids(old->uid, old->gid);
+	prctl(PR_SET_SECUREBITS, old->securebits);
+	old->taken = false;
 }

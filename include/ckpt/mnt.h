@@ -68,6 +68,22 @@ CKPT_API int ckpt_stat_in(struct ckpt_run *run, uint32_t mnt, const char *path, 
 			  struct stat *st);
 
 /*
+ * restore: files are made by the engine as if by these ids, all its capabilities kept: a
+ * filesystem of a user namespace takes none from ids that it does not know. To be given
+ * back before anything else is done.
+ */
+struct ckpt_ids {
+	uid_t uid;
+	gid_t gid;
+	int securebits;
+	bool taken;
+};
+
+CKPT_API int ckpt_ids_take(struct ckpt_ids *old, uid_t uid, gid_t gid, struct ckpt_error *err);
+CKPT_API void ckpt_ids_give_back(struct ckpt_ids *old);
+#define CKPT_AUTO_IDS __attribute__((cleanup(ckpt_ids_give_back)))
+
+/*
  * The extension point "place", asked by the plugin task: whoever saves root and working
  * directories that are not found from ckpt's own root. Register with
  *     { CKPT_PLACE_POINT, "mnt", &place_kind }

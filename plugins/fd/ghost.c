@@ -358,6 +358,7 @@ static int make_deleted(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, struct c
 {
 	char path[PATH_MAX], dir[PATH_MAX], name[PATH_MAX + 64];
 	const Ckpt__Fd__File *file = tmpfile_of(run, g);
+	CKPT_AUTO_IDS struct ckpt_ids ids = { 0 };
 	CKPT_AUTO_FD int fd = -1, at = -1;
 	int r;
 
@@ -368,6 +369,9 @@ static int make_deleted(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, struct c
 	if (at < 0)
 		return at;
 	snprintf(dir, sizeof(dir), "/proc/self/fd/%d", at);
+	r = ckpt_ids_take(&ids, g->owner->uid, g->owner->gid, err);
+	if (r < 0)
+		return r;
 	if (file)
 		return make_tmpfile(run, g, dir, file, err);
 	snprintf(name, sizeof(name), "%s%s", dir, strrchr(path, '/'));

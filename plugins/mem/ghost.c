@@ -208,6 +208,7 @@ static int make_deleted(struct ckpt_run *run, const mem_file_rec *f, struct ckpt
 {
 	const int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
 	char dir[PATH_MAX], name[64];
+	CKPT_AUTO_IDS struct ckpt_ids ids = { 0 };
 	CKPT_AUTO_FD int at = -1;
 	const char *last = strrchr(f->path, '/') + 1;
 	int fd;
@@ -216,6 +217,8 @@ static int make_deleted(struct ckpt_run *run, const mem_file_rec *f, struct ckpt
 	at = ckpt_open_in(run, f->mnt, dir, O_PATH | O_DIRECTORY, 0, err);
 	if (at < 0)
 		return at;
+	if (ckpt_ids_take(&ids, f->uid, f->gid, err) < 0)
+		return -err->err;
 	fd = openat(at, last, flags, 0600);
 	if (fd < 0 && errno == EEXIST) {
 		snprintf(name, sizeof(name), ".ckpt-%d-map-%u", getpid(), f->id);

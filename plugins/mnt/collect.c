@@ -84,6 +84,13 @@ static int survey_mount(struct ckpt_run *run, const struct mnt_state *st, const 
 	if (m->attr == UINT32_MAX)
 		mnt_refuse(run, m->ns, "flags", m->m->point,
 			   "it has flags that are not saved (an idmapped mount?)", "unmount it");
+	if (m->locked && !m->ns->owner->own)
+		ckpt_refuse_off(run, "locked", m->ns->member, m->m->point);
+	if (m->locked && m->parent && !m->parent->top && !m->parent->locked && !m->ns->owner->own)
+		mnt_refuse(run, m->ns, "locked-later", m->m->point,
+			   "it is locked to a mount that is not, as in a recursive bind of locked "
+			   "ones",
+			   "allow the loss: it will not be locked, or not be there");
 	if (m->fs->type && m->fs->type->content == MNT_INODES)
 		ckpt_refuse_off(run, "content", m->ns->member, m->m->point);
 	survey_source(run, m);
@@ -98,11 +105,6 @@ int mnt_survey(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error
 	if (r == 0 && !ns->owner)
 		return mnt_refuse(run, ns, "owner", ns->name, "its owner is out of ckpt's sight",
 				  "run ckpt in the initial user namespace"),
-		       0;
-	if (r == 0 && !ns->owner->own)
-		return mnt_refuse(run, ns, "owner", ns->name,
-				  "mount namespaces of nested user namespaces are not saved yet",
-				  "run it without a user namespace of its own"),
 		       0;
 	if (r == 0)
 		r = mnt_model(run, st, err);

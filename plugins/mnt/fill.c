@@ -244,6 +244,8 @@ int mnt_content_fill(struct ckpt_run *run, uint32_t fs, int root, bool times_onl
 	__attribute__((cleanup(fill_free))) struct fill f = {
 		.run = run, .root = root, .pages = -1, .times_only = times_only
 	};
+	CKPT_AUTO_IDS struct ckpt_ids ids = { 0 };
+	struct stat top;
 	uint64_t size;
 	int r = ckpt_pages_open(run, MNT_PAGES_NAME, &f.pages, &size, err);
 
@@ -251,5 +253,9 @@ int mnt_content_fill(struct ckpt_run *run, uint32_t fs, int root, bool times_onl
 		return r;
 	if (r == -ENOENT && err)
 		*err = (struct ckpt_error){ 0 };
-	return each(&f, fs, err);
+	/* whoever the root belongs to is known to the filesystem */
+	if (fstat(root, &top))
+		return ckpt_fail_sys(err, errno, "fstat(2)");
+	r = ckpt_ids_take(&ids, top.st_uid, top.st_gid, err);
+	return r < 0 ? r : each(&f, fs, err);
 }

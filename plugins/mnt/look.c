@@ -72,9 +72,8 @@ static int look_at(const struct mnt_state *st, struct mnt_mount *m, struct ckpt_
 	}
 	m->seen = true;
 	m->fd = ckpt_steal_fd(&fd);
-	if (m->fs->type && m->fs->probe < 0)
-		m->fs->probe =
-			fspick(AT_FDCWD, m->m->point, FSPICK_CLOEXEC | FSPICK_SYMLINK_NOFOLLOW);
+	if (m->fs->type && m->fs->type->shows == CKPT_NS_TYPES && !m->fs->asked && m->fs->probe < 0)
+		m->fs->probe = m->fd;
 	return m->parent ? take_off(st, m, err) : 0;
 }
 
@@ -109,9 +108,23 @@ static int from_the_top(struct look *l, struct ckpt_error *err)
 
 static int look(void *arg, struct ckpt_error *err)
 {
+	return from_the_top(arg, err);
+}
+
+struct copy {
+	int proc; /* ckpt's /proc */
+	int fd;
+};
+
+/* As the owner: a copy that anybody else makes has everything locked. */
+static int copy(void *arg, struct ckpt_error *err)
+{
+	struct copy *c = arg;
+
 	if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
 		return ckpt_fail_sys(err, errno, "a private copy of it");
-	return from_the_top(arg, err);
+	c->fd = openat(c->proc, "self/ns/mnt", O_RDONLY | O_CLOEXEC);
+	return c->fd < 0 ? ckpt_fail_sys(err, errno, "/proc/self/ns/mnt") : 0;
 }
 
 /* ---- owners of filesystems ------------------------------------------------------------ */
@@ -130,35 +143,83 @@ static int probe(void *arg, struct ckpt_error *err)
 	return 0;
 }
 
-static int find_owner(struct ckpt_run *run, struct mnt_fs *fs, const struct ckpt_ns *ns,
-		      struct ckpt_error *err)
+/*
+ * devpts takes all options that are not said for their defaults, also when nothing is to
+ * be changed. Ids are ours here, as they are in mountinfo.
+ */
+static int say_again(int fd, const struct mnt_fs *fs, struct ckpt_error *err)
 {
-	fs->owner = ckpt_ns_own(run, CKPT_NS_USER)->id;
-	for (const struct ckpt_ns *u = ns->owner; u && !u->own && fs->probe >= 0; u = u->parent) {
-		struct ckpt_ns_place place = { .ns = { [CKPT_NS_USER] = u } };
-		struct probe p = { fs->probe, -EPERM };
-		int r = ckpt_ns_run(run, &place, probe, &p, err);
+	CKPT_AUTO_FREE char *options = strdup(fs->first->options);
+	char *save = NULL;
 
-		if (r < 0)
-			return r;
-		if (p.ret < 0)
+	if (!options)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	for (char *w = strtok_r(options, ",", &save); w; w = strtok_r(NULL, ",", &save)) {
+		char *value = strchr(w, '=');
+
+		if (!value)
 			continue;
-		fs->owner = u->id;
-		break;
+		*value++ = 0;
+		if (fsconfig(fd, FSCONFIG_SET_STRING, w, value, 0))
+			return ckpt_fail_sys(err, errno, "the option %s of a devpts", w);
 	}
-	if (fs->probe >= 0)
-		close(fs->probe);
-	fs->probe = -1;
 	return 0;
 }
 
+static int ask_owner(struct ckpt_run *run, const struct mnt_fs *fs, const struct ckpt_ns *u,
+		     bool *is, struct ckpt_error *err)
+{
+	struct ckpt_ns_place place = { .ns = { [CKPT_NS_USER] = u } };
+	/* one that was refused once is of no use any more */
+	CKPT_AUTO_FD int fd = fspick(fs->probe, "", FSPICK_CLOEXEC | FSPICK_EMPTY_PATH);
+	struct probe p = { fd, -EPERM };
+	int r = 0;
+
+	*is = false;
+	/* of a part of a filesystem it cannot be asked */
+	if (fd < 0)
+		return 0;
+	if (!strcmp(fs->type->name, "devpts"))
+		r = say_again(fd, fs, err);
+	if (r == 0)
+		r = ckpt_ns_run(run, &place, probe, &p, err);
+	*is = p.ret == 0;
+	return r;
+}
+
+static int find_owner(struct ckpt_run *run, struct mnt_fs *fs, const struct ckpt_ns *ns,
+		      struct ckpt_error *err)
+{
+	bool is = false;
+	int r = 0;
+
+	fs->owner = ckpt_ns_own(run, CKPT_NS_USER)->id;
+	for (const struct ckpt_ns *u = ns->owner; u && !u->own && r == 0 && !is; u = u->parent) {
+		r = ask_owner(run, fs, u, &is, err);
+		if (is)
+			fs->owner = u->id;
+	}
+	fs->probe = -1;
+	fs->asked = true;
+	return r;
+}
+
+/* The copy is the owner's, the eyes are ours: the owner may not see all places. */
 int mnt_look(struct ckpt_run *run, struct mnt_state *st, const struct ckpt_ns *ns,
 	     struct ckpt_error *err)
 {
-	struct ckpt_ns_place place = { .ns = { [CKPT_NS_MNT] = ns, [CKPT_NS_USER] = ns->owner } };
+	struct ckpt_ns_place owner = { .ns = { [CKPT_NS_MNT] = ns, [CKPT_NS_USER] = ns->owner } };
+	CKPT_AUTO_FD int proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC), fd = -1;
+	struct ckpt_ns private = *ns;
+	struct ckpt_ns_place place = { .ns = { [CKPT_NS_MNT] = &private } };
 	struct look l = { st, ns };
-	int r = ckpt_ns_run(run, &place, look, &l, err);
+	struct copy c = { proc, -1 };
+	int r = proc < 0 ? ckpt_fail_sys(err, errno, "/proc")
+			 : ckpt_ns_run(run, &owner, copy, &c, err);
 
+	private.fd = fd = c.fd;
+	if (r == 0)
+		r = ckpt_ns_run(run, &place, look, &l, err);
 	for (size_t i = 0; i < st->n_mounts; i++)
 		st->mounts[i].children = 0;
 	for (size_t i = 0; i < st->n_fs && r == 0; i++)

@@ -35,7 +35,9 @@ int mnt_made_new(struct ckpt_run *run, struct mnt_made **out, struct ckpt_error 
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	made->fs = none(ckpt_record_count(run, "mnt.filesystem"));
 	made->mounts = none(ckpt_record_count(run, "mnt.mount"));
-	if (!made->fs || !made->mounts)
+	made->first = none(ckpt_record_count(run, "mnt.mount"));
+	made->work = made->stage = made->below = -1;
+	if (!made->fs || !made->mounts || !made->first)
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	made->n_fs = ckpt_record_count(run, "mnt.filesystem");
 	made->n_mounts = ckpt_record_count(run, "mnt.mount");
@@ -49,11 +51,21 @@ void mnt_made_free(struct mnt_made *made)
 	for (size_t i = 0; i < made->n_fs; i++)
 		if (made->fs[i] >= 0)
 			close(made->fs[i]);
-	for (size_t i = 0; i < made->n_mounts; i++)
+	for (size_t i = 0; i < made->n_mounts; i++) {
 		if (made->mounts[i] >= 0)
 			close(made->mounts[i]);
+		if (made->first[i] >= 0)
+			close(made->first[i]);
+	}
+	if (made->work >= 0)
+		close(made->work);
+	if (made->stage >= 0)
+		close(made->stage);
+	if (made->below >= 0)
+		close(made->below);
 	free(made->fs);
 	free(made->mounts);
+	free(made->first);
 	free(made);
 }
 

@@ -44,7 +44,8 @@ struct mnt_fs {
 	const struct mnt_fstype *type; /* NULL: from outside */
 	const struct ckpt_mount *first;
 	uint32_t owner, shows;
-	int probe; /* fspick(2) of it, to ask for its owner; -1 */
+	int probe; /* a mount of it, to ask for its owner; -1 */
+	bool asked;
 };
 
 struct mnt_mount {
@@ -118,6 +119,10 @@ int mnt_content_fill(struct ckpt_run *run, uint32_t fs, int root, bool times_onl
 struct mnt_made {
 	int *fs;     /* by index of the record: a detached mount of the whole; -1 */
 	int *mounts; /* by index of the record: detached, then in its place; -1 */
+	int *first;  /* of places that others hide, a detached mount; -1 */
+	int work;    /* the namespace in which the copies are made */
+	int stage;   /* its root: whole filesystems */
+	int below;   /* what is below that: ckpt's own root */
 	size_t n_fs, n_mounts;
 };
 
@@ -131,11 +136,15 @@ int mnt_fs_create(const Ckpt__Mnt__Filesystem *rec, int owner_of, struct ckpt_er
 bool mnt_fs_read_only(const Ckpt__Mnt__Filesystem *rec);
 int mnt_make_filesystems(struct ckpt_run *run, struct mnt_made *made, struct ckpt_error *err);
 int mnt_make_sources(struct ckpt_run *run, struct mnt_made *made, struct ckpt_error *err);
+int mnt_make_later_sources(struct ckpt_run *run, struct mnt_made *made, struct ckpt_error *err);
 /* A file or directory at that path, with the directories on the way. */
 int mnt_make_point(int root, const char *point, bool file);
 int mnt_delete_roots(struct ckpt_run *run, const struct mnt_made *made, struct ckpt_error *err);
 int mnt_stage(struct ckpt_run *run, struct mnt_made *made, struct ckpt_ns *ns,
 	      struct ckpt_error *err);
+/* What its owner may take off. */
+int mnt_stage_rest(struct ckpt_run *run, struct mnt_made *made, struct ckpt_ns *ns,
+		   struct ckpt_error *err);
 int mnt_join_groups(struct ckpt_run *run, struct mnt_made *made, struct ckpt_error *err);
 const char *mnt_bytes(const ProtobufCBinaryData *b, char *buf, size_t size);
 

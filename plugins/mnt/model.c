@@ -28,11 +28,8 @@ void mnt_state_free(void *state)
 
 	if (!st)
 		return;
-	for (size_t i = 0; i < st->n_fs; i++) {
-		if (st->fs[i]->probe >= 0)
-			close(st->fs[i]->probe);
+	for (size_t i = 0; i < st->n_fs; i++)
 		free(st->fs[i]);
-	}
 	for (size_t i = 0; i < st->n_mounts; i++) {
 		if (st->mounts[i].fd >= 0)
 			close(st->mounts[i].fd);
@@ -94,7 +91,11 @@ static int fs_of(struct mnt_state *st, struct mnt_mount *m, struct ckpt_error *e
 	if (!fs)
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	*fs = (struct mnt_fs){
-		.major = m->m->major, .minor = m->m->minor, .first = m->m, .probe = -1
+		.major = m->m->major,
+		.minor = m->m->minor,
+		.first = m->m,
+		.owner = ckpt_ns_own(st->run, CKPT_NS_USER)->id,
+		.probe = -1,
 	};
 	if (!m->key && !is_own(st, m->m))
 		fs->type = mnt_fstype(m->m->type);

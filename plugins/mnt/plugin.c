@@ -16,6 +16,7 @@ static const struct ckpt_option options[] = {
 static const struct ckpt_feature features[] = {
 	{ "namespaces", "mount namespaces with their mounts" },
 	{ "content", "the files of filesystems in memory (tmpfs, ramfs)" },
+	{ "locked", "mounts that their user namespace must not take off stay locked" },
 	{ "propagation", "shared, receiving and unbindable mounts" },
 	{ "root", "root and working directories outside ckpt's own root" },
 	{ NULL, NULL },
@@ -79,6 +80,20 @@ static const struct ckpt_extension extensions[] = {
 	{ NULL, NULL, NULL },
 };
 
+typedef int (*stage_fn)(struct ckpt_run *run, struct mnt_made *made, struct ckpt_ns *ns,
+			struct ckpt_error *err);
+
+static int each(struct ckpt_run *run, struct mnt_made *made, stage_fn fn, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < ckpt_ns_count(run); i++) {
+		struct ckpt_ns *ns = ckpt_ns_at(run, i);
+
+		if (ns->type == CKPT_NS_MNT && !ns->own && fn(run, made, ns, err) < 0)
+			return ckpt_wrap(err, "mount namespace %u", ns->id);
+	}
+	return 0;
+}
+
 int mnt_make(struct ckpt_run *run, struct ckpt_error *err)
 {
 	struct mnt_state *st = mnt_state(run, err);
@@ -91,14 +106,12 @@ int mnt_make(struct ckpt_run *run, struct ckpt_error *err)
 	r = mnt_make_filesystems(run, st->made, err);
 	if (r == 0)
 		r = mnt_make_sources(run, st->made, err);
-	for (size_t i = 0; i < ckpt_ns_count(run) && r == 0; i++) {
-		struct ckpt_ns *ns = ckpt_ns_at(run, i);
-
-		if (ns->type == CKPT_NS_MNT && !ns->own && ns->fd < 0)
-			r = mnt_stage(run, st->made, ns, err);
-		if (r < 0)
-			ckpt_wrap(err, "mount namespace %u", ns->id);
-	}
+	if (r == 0)
+		r = each(run, st->made, mnt_stage, err);
+	if (r == 0)
+		r = mnt_make_later_sources(run, st->made, err);
+	if (r == 0)
+		r = each(run, st->made, mnt_stage_rest, err);
 	if (r == 0)
 		r = mnt_delete_roots(run, st->made, err);
 	if (r == 0)

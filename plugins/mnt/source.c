@@ -256,62 +256,89 @@ static int from_filesystem(struct sources *s, size_t i, struct ckpt_error *err)
 	return take(s, i, s->stage, path, err);
 }
 
+/* Moved into a namespace when its owner has made the copy, so that it comes after that. */
+static bool is_later(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec)
+{
+	return rec->parent && !rec->locked && !ckpt_ns_by_id(run, rec->ns)->owner->own;
+}
+
+static int take_one(struct sources *s, size_t i, struct ckpt_error *err)
+{
+	const Ckpt__Mnt__Mount *rec = mount_at(s, i);
+	const char *place = rec->fs ? NULL : mnt_external_place(s->run, rec);
+	char path[PATH_MAX];
+
+	if (rec->fs)
+		return from_filesystem(s, i, err);
+	if (place)
+		return take(s, i, AT_FDCWD, place, err);
+	if (s->first[i] < 0)
+		return take(s, i, AT_FDCWD, mnt_bytes(&rec->host, path, sizeof(path)), err);
+	snprintf(path, sizeof(path), "m%zu", i);
+	return take(s, i, s->stage, path, err);
+}
+
 /* In order: the kernel numbers mounts when they are made, and lists them so. */
-static int take_all(struct sources *s, struct ckpt_error *err)
+static int take_all(struct sources *s, bool later, struct ckpt_error *err)
 {
 	int r = 0;
 
-	for (size_t i = 0; i < s->made->n_mounts && r == 0; i++) {
-		const Ckpt__Mnt__Mount *rec = mount_at(s, i);
-		const char *place = rec->fs ? NULL : mnt_external_place(s->run, rec);
-		char path[PATH_MAX];
-
-		if (rec->fs) {
-			r = from_filesystem(s, i, err);
-		} else if (place) {
-			r = take(s, i, AT_FDCWD, place, err);
-		} else if (s->first[i] >= 0) {
-			snprintf(path, sizeof(path), "m%zu", i);
-			r = take(s, i, s->stage, path, err);
-		} else {
-			r = take(s, i, AT_FDCWD, mnt_bytes(&rec->host, path, sizeof(path)), err);
-		}
-	}
+	for (size_t i = 0; i < s->made->n_mounts && r == 0; i++)
+		if (is_later(s->run, mount_at(s, i)) == later)
+			r = take_one(s, i, err);
 	return r;
 }
 
-static int work(void *arg, struct ckpt_error *err)
+static int prepare_all(void *arg, struct ckpt_error *err)
 {
 	struct sources *s = arg;
 	int r;
 
 	if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
 		return ckpt_fail_sys(err, errno, "a private copy of ckpt's mount namespace");
+	s->made->work = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+	s->made->below = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (s->made->work < 0 || s->made->below < 0)
+		return ckpt_fail_sys(err, errno, "/proc/self/ns/mnt");
 	r = uncover(s, err);
 	if (r == 0)
 		r = make_stage(s, err);
+	s->made->stage = s->stage;
 	if (r == 0)
 		r = show_all(s, err);
-	return r < 0 ? r : take_all(s, err);
+	return r < 0 ? r : take_all(s, false, err);
+}
+
+static int take_later(void *arg, struct ckpt_error *err)
+{
+	struct sources *s = arg;
+
+	/* whoever joins the namespace finds the stage on top */
+	if (fchdir(s->made->below) || chroot("."))
+		return ckpt_fail_sys(err, errno, "chroot(2) below the stage");
+	return take_all(s, true, err);
 }
 
 int mnt_make_sources(struct ckpt_run *run, struct mnt_made *made, struct ckpt_error *err)
 {
-	CKPT_AUTO_FREE int *first = calloc(made->n_mounts + 1, sizeof(*first));
-	struct sources s = { run, made, NULL, first, -1 };
+	struct sources s = { run, made, NULL, made->first, -1 };
 	struct ckpt_ns_place place = { 0 };
 	int r = ckpt_mounts(run, ckpt_ns_own(run, CKPT_NS_MNT), &s.own, err);
 
-	if (!first)
-		return ckpt_fail(err, ENOMEM, "out of memory");
-	for (size_t i = 0; i < made->n_mounts; i++)
-		first[i] = -1;
-	if (r == 0)
-		r = ckpt_ns_run(run, &place, work, &s, err);
-	for (size_t i = 0; i < made->n_mounts; i++)
-		if (first[i] >= 0)
-			close(first[i]);
-	if (s.stage >= 0)
-		close(s.stage);
-	return r;
+	return r < 0 ? r : ckpt_ns_run(run, &place, prepare_all, &s, err);
+}
+
+int mnt_make_later_sources(struct ckpt_run *run, struct mnt_made *made, struct ckpt_error *err)
+{
+	struct ckpt_ns work = *ckpt_ns_own(run, CKPT_NS_MNT);
+	struct ckpt_ns_place place = { .ns = { [CKPT_NS_MNT] = &work } };
+	struct sources s = { run, made, NULL, made->first, made->stage };
+	bool any = false;
+	const Ckpt__Mnt__Mount *rec;
+
+	for (size_t i = 0; (rec = ckpt_record_at(run, "mnt.mount", i)); i++)
+		any |= is_later(run, rec);
+	work.own = false;
+	work.fd = made->work;
+	return any ? ckpt_ns_run(run, &place, take_later, &s, err) : 0;
 }

@@ -222,8 +222,14 @@ int mnt_stage(struct ckpt_run *run, struct mnt_made *made, struct ckpt_ns *ns,
 	s.locked_first = !ns->owner->own && has_locked(&s);
 	r = ckpt_ns_run(run, &place, build, &s, err);
 	ns->fd = s.fd;
-	if (r < 0 || ns->owner->own)
-		return r;
-	place.ns[CKPT_NS_MNT] = ns;
-	return ckpt_ns_run(run, &place, add_unlocked, &s, err);
+	return r;
+}
+
+int mnt_stage_rest(struct ckpt_run *run, struct mnt_made *made, struct ckpt_ns *ns,
+		   struct ckpt_error *err)
+{
+	struct stage s = { run, made, ns, -1, -1, -1, false };
+	struct ckpt_ns_place place = { .ns = { [CKPT_NS_MNT] = ns } };
+
+	return ns->owner->own ? 0 : ckpt_ns_run(run, &place, add_unlocked, &s, err);
 }

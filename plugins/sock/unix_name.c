@@ -255,6 +255,7 @@ static int bind_path(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixName *n
 		     struct ckpt_error *err)
 {
 	char path[FULL_SIZE];
+	struct ckpt_ids ids;
 	struct stat st;
 	int r;
 
@@ -264,7 +265,11 @@ static int bind_path(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixName *n
 	 * binding elsewhere and renaming would show */
 	if (!lstat(path, &st) && (!S_ISSOCK(st.st_mode) || unlink(path)))
 		return ckpt_fail(err, EADDRINUSE, "%s cannot be replaced", path);
+	r = ckpt_ids_take(&ids, n->file->uid, n->file->gid, err);
+	if (r < 0)
+		return r;
 	r = bind_in(fd, n);
+	ckpt_ids_give_back(&ids);
 	if (r)
 		return ckpt_fail_sys(err, r, "bind(2) to %s", path);
 	/* what is in a namespace of the tree goes with it */
