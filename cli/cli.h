@@ -37,6 +37,7 @@ enum cli_opt {
 	OPT_LEAVE_STOPPED,
 	OPT_DRY_RUN,
 	OPT_FORCE,
+	OPT_PATIENCE,
 	OPT_DETACH,
 	OPT_SHELL_JOB,
 	OPT_STATS,
@@ -83,6 +84,7 @@ struct cli {
 	const char *config, *dir, *pidfile, *show_plugin;
 	pid_t pid;
 	int verbose;
+	unsigned patience_ms;
 	bool json, dry_run, force, detach, shell_job, stats, dot, help, version;
 	enum ckpt_after after;
 	FILE *log; /* where messages go */

@@ -14,6 +14,7 @@ int cli_dump(struct cli *c)
 		.after = c->after,
 		.dry_run = c->dry_run,
 		.force = c->force,
+		.patience_ms = c->patience_ms,
 	};
 	struct ckpt_error err = { 0 };
 	struct ckpt_result r;

@@ -78,7 +78,7 @@ static int run(struct cli *c, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	struct cli c = { .log = stderr };
+	struct cli c = { .log = stderr, .patience_ms = 2000 };
 	int code;
 
 	/* memory that was touched once is kept: the first touch of a page costs more than what is

@@ -81,6 +81,20 @@ static int set_pid(struct parser *p, const char *value)
 	return 0;
 }
 
+static int set_patience(struct parser *p, const char *value)
+{
+	char *end;
+	double seconds;
+
+	errno = 0;
+	seconds = strtod(value, &end);
+	if (errno || end == value || *end || !(seconds >= 0 && seconds <= 86400))
+		return ckpt_fail_as(p->err, CKPT_EXIT_USAGE, EINVAL,
+				    "'%s' is no number of seconds (0 to 86400)", value);
+	p->c->patience_ms = (unsigned)(seconds * 1000);
+	return 0;
+}
+
 static int set_after(struct parser *p, enum ckpt_after after)
 {
 	if (p->c->after != CKPT_AFTER_KILL && p->c->after != after)
@@ -135,6 +149,8 @@ static int take(struct parser *p, const struct cli_option *o, const char *value)
 	case OPT_FORCE:
 		c->force = true;
 		return 0;
+	case OPT_PATIENCE:
+		return set_patience(p, value);
 	case OPT_STATS:
 		c->stats = true;
 		return 0;

@@ -45,6 +45,8 @@ static const struct cli_option dump_options[] = {
 	{ "leave-stopped", 's', NULL, OPT_LEAVE_STOPPED, "leave the tree stopped (SIGSTOP)" },
 	{ "dry-run", 0, NULL, OPT_DRY_RUN, "list what cannot be saved, touch nothing" },
 	{ "force", 0, NULL, OPT_FORCE, "replace the image that is there" },
+	{ "patience", 0, "SECONDS", OPT_PATIENCE,
+	  "how long to try again while what is in the way may pass by itself (2)" },
 	STATS,
 	NO_OPTION,
 };

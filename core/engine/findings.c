@@ -73,6 +73,14 @@ static bool may_lose(const struct ckpt_run *run, const struct ckpt_blocker *b, c
 	return plugins_loss_allowed(&run->ctx->plugins, plugin, b->feature);
 }
 
+static bool passes(const struct loaded_plugin *p, const char *feature)
+{
+	for (size_t i = 0; p && feature && p->desc.passing && p->desc.passing[i]; i++)
+		if (!strcmp(p->desc.passing[i], feature))
+			return true;
+	return false;
+}
+
 int ckpt_refuse(struct ckpt_run *run, const struct ckpt_blocker *b)
 {
 	struct ckpt_result *r = run->result;
@@ -87,6 +95,7 @@ int ckpt_refuse(struct ckpt_run *run, const struct ckpt_blocker *b)
 		.hint = (char *)b->hint,
 		.exit = CKPT_EXIT_REFUSED,
 		.allowable = !b->no_loss && !run->ctx->plugins.no_loss,
+		.passing = passes(run->current, b->feature),
 	};
 	int bad;
 

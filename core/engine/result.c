@@ -52,8 +52,8 @@ static void print_findings(FILE *out, const char *name, const struct ckpt_findin
 		json_member(out, ", ", "object", f->object);
 		json_member(out, ", ", "reason", f->reason);
 		json_member(out, ", ", "hint", f->hint);
-		fprintf(out, ", \"exit\": %d, \"allowable\": %s}", (int)f->exit,
-			f->allowable ? "true" : "false");
+		fprintf(out, ", \"exit\": %d, \"allowable\": %s, \"passing\": %s}", (int)f->exit,
+			f->allowable ? "true" : "false", f->passing ? "true" : "false");
 	}
 	fputs(n ? "\n ]" : "]", out);
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/engine.h"
 #include "engine/run.h"
@@ -141,11 +142,59 @@ static int list_blockers(struct ckpt *c, const struct ckpt_dump_args *a, struct 
 	return -why.err;
 }
 
+static int once(struct ckpt *c, const struct ckpt_dump_args *a, struct ckpt_result *res,
+		struct ckpt_error *err)
+{
+	struct ckpt_run run;
+	int r = run_init(&run, c, CKPT_DUMP, res, err);
+
+	run.arg = (void *)a;
+	run.root_pid = a->pid;
+	run.live = a->dry_run;
+	if (!r)
+		r = dump(&run, err);
+	run_fini(&run);
+	image_writer_free(run.writer);
+	image_store_free(&run.store);
+	return r;
+}
+
+/* Was it refused for nothing but what may be gone when the tree has run for a moment? */
+static bool may_pass(const struct ckpt_result *res, const struct ckpt_error *err)
+{
+	for (size_t i = 0; i < res->n_blockers; i++)
+		if (!res->blockers[i].passing)
+			return false;
+	return res->n_blockers && err->exit == CKPT_EXIT_REFUSED;
+}
+
+/* Try again, at growing distances: a tree that needs long must not mostly stand still. */
+static int with_patience(struct ckpt *c, const struct ckpt_dump_args *a, struct ckpt_result *res,
+			 uint64_t start, struct ckpt_error *err)
+{
+	const uint64_t end = start + 1000ULL * (a->dry_run ? 0 : a->patience_ms);
+	struct timespec nap = { 0, 1000000 };
+
+	for (;;) {
+		int r = once(c, a, res, err);
+
+		if (r >= 0 || !may_pass(res, err) || clock_us() >= end || c->cancelled)
+			return r;
+		engine_log(c, CKPT_LOG_INFO, "dump: %s: %s; try again in %ld ms",
+			   res->blockers[0].object, res->blockers[0].reason, nap.tv_nsec / 1000000);
+		nanosleep(&nap, NULL);
+		if (nap.tv_nsec < 64000000)
+			nap.tv_nsec *= 2;
+		ckpt_result_free(res);
+		*res = (struct ckpt_result){ 0 };
+		*err = (struct ckpt_error){ 0 };
+	}
+}
+
 int ckpt_dump(struct ckpt *c, const struct ckpt_dump_args *a, struct ckpt_result *res,
 	      struct ckpt_error *err)
 {
 	struct ckpt_error own = { 0 };
-	struct ckpt_run run;
 	uint64_t start = clock_us();
 	int r;
 
@@ -156,15 +205,7 @@ int ckpt_dump(struct ckpt *c, const struct ckpt_dump_args *a, struct ckpt_result
 		r = plugins_check_losses(&c->plugins, NULL, NULL, err);
 	if (r < 0)
 		return run_finish(res, "dump", start, r, err);
-	r = run_init(&run, c, CKPT_DUMP, res, err);
-	run.arg = (void *)a;
-	run.root_pid = a->pid;
-	run.live = a->dry_run;
-	if (!r)
-		r = dump(&run, err);
-	run_fini(&run);
-	image_writer_free(run.writer);
-	image_store_free(&run.store);
+	r = with_patience(c, a, res, start, err);
 	r = run_finish(res, "dump", start, r, err);
 	if (r < 0 && err->exit == CKPT_EXIT_REFUSED && !res->n_blockers && !a->dry_run)
 		r = list_blockers(c, a, res, err);

@@ -70,6 +70,8 @@ struct ckpt_dump_args {
 	enum ckpt_after after;
 	bool dry_run;
 	bool force; /* overwrite an image that is there */
+	/* try again so long, letting the tree run between, while all that is in the way may pass */
+	unsigned patience_ms;
 };
 
 struct ckpt_restore_args {
@@ -99,6 +101,7 @@ struct ckpt_finding {
 	char *object, *reason, *hint;
 	enum ckpt_exit exit;
 	bool allowable; /* a blocker that --allow-loss would pass */
+	bool passing;	/* a blocker that may pass by itself */
 };
 
 struct ckpt_counter {

@@ -116,6 +116,12 @@ struct ckpt_plugin {
 	/* Free the state of ckpt_state_set(); called at the end of each run. */
 	void (*state_free)(void *state);
 	uint32_t flags; /* CKPT_PLUGIN_* */
+	/*
+	 * Words of blockers that pass by themselves when the tree runs on, as data on its
+	 * way to a reader does; ends with NULL. If nothing else is in the way, the dump is
+	 * tried again for a while.
+	 */
+	const char *const *passing;
 };
 
 /*

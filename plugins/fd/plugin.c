@@ -92,6 +92,9 @@ static const struct ckpt_field_rule rules[] = {
 	{ NULL, NULL, CKPT_EQ_VOLATILE },
 };
 
+/* Somebody is about to read them. */
+static const char *const passing[] = { "inotify-queue", NULL };
+
 #define LIST(...) ((const char *const[]){ __VA_ARGS__, NULL })
 
 static const struct ckpt_step steps[] = {
@@ -170,4 +173,5 @@ CKPT_PLUGIN{
 	.records = records, .rules = rules,
 	.steps = steps,	    .extensions = extensions,
 	.needs = needs,	    .state_free = fd_state_free,
+	.passing = passing,
 };

@@ -65,6 +65,9 @@ static const struct ckpt_step steps[] = {
 	{ .name = NULL },
 };
 
+/* Somebody is about to read; the shell is about to take the foreground. */
+static const char *const passing[] = { "queue", "foreground-gone", NULL };
+
 static const struct ckpt_extension extensions[] = {
 	{ CKPT_FD_POINT, "pty", &tty_kind_pty },
 	{ CKPT_FD_POINT, "current", &tty_kind_current },
@@ -105,4 +108,5 @@ CKPT_PLUGIN{
 	.extensions = extensions,
 	.needs = needs,
 	.state_free = tty_state_free,
+	.passing = passing,
 };

@@ -2,6 +2,7 @@
 """Trees that cannot be saved (yet): refused by name, all reasons in one list, and nothing touched."""
 import re
 import subprocess
+from concurrent import futures
 
 from lib import ckpt as codes
 from lib import inventory, proc
@@ -59,6 +60,22 @@ def all_at_once(context, test, patterns):
     refused(context, test, COMBINED, [patterns[name] for name in COMBINED])
 
 
+def passing(context, test):
+    """What passes by itself is waited for: the dump is refused until the victim reads its event."""
+    victim = Victim(test, context.scenario("passing"))
+    victim.check("built")
+    ckpt, log, image = context.ckpt(), test.dir / "log", test.dir / "image"
+    ckpt.dump(test, victim.pid, image, "--patience", "0", code=codes.REFUSED)
+    with futures.ThreadPoolExecutor(1) as pool:
+        dump = pool.submit(ckpt.dump, test, victim.pid, image, "--leave-running", "--patience", "100",
+                           "--log-file", log)
+        proc.wait_until("the dump does not try again",
+                        lambda: "try again" in proc.read(log) or dump.done(), 60)
+        victim.check("while it is tried")
+        dump.result()
+    victim.check("saved")
+
+
 def tests(context):
     """One for each mode, and one with many."""
     try:
@@ -68,4 +85,5 @@ def tests(context):
     for name, pattern in patterns.items():
         yield (f"refuse/{name}",
                lambda test, name=name, pattern=pattern: refused(context, test, [name], [pattern]))
+    yield "refuse/passing", lambda test: passing(context, test)
     yield "refuse/all-at-once", lambda test: all_at_once(context, test, patterns)
