@@ -79,35 +79,6 @@ static int get_end(const struct tty_state *st, uint32_t pty, bool master, struct
 	return h ? ckpt_get_fd(h->task, h->num, err) : -ENOENT;
 }
 
-/* Bytes that wait to be read; poll(2) lets those on their way arrive first. */
-static int queued(int fd)
-{
-	struct pollfd p = { .fd = fd, .events = POLLIN | POLLPRI };
-	int n = 0;
-
-	if (poll(&p, 1, 0) > 0 && p.revents & POLLPRI)
-		return 1;
-	return ioctl(fd, FIONREAD, &n) ? 0 : n;
-}
-
-static int survey_queues(struct ckpt_run *run, const struct ckpt_fd_found *f, int slave)
-{
-	static const char hint[] = "dump again in a moment: it is there until somebody reads it";
-	char reason[128];
-	int n = queued(f->fd);
-
-	if (n) {
-		snprintf(reason, sizeof(reason),
-			 "%d bytes of output wait to be read from the master", n);
-		return tty_refuse(run, f, "queue", reason, hint);
-	}
-	n = slave < 0 ? 0 : queued(slave);
-	if (!n)
-		return 0;
-	snprintf(reason, sizeof(reason), "%d bytes of input wait to be read from the slave", n);
-	return tty_refuse(run, f, "queue", reason, hint);
-}
-
 struct modes {
 	int locked, packet, exclusive;
 };
@@ -167,7 +138,7 @@ static int survey_master(struct ckpt_run *run, const struct tty_state *st,
 	if (tty_termios_locked(f->fd))
 		return tty_refuse(run, f, "locked-termios", "settings are locked (TIOCSLCKTRMIOS)",
 				  "unlock them");
-	r = survey_queues(run, f, slave);
+	r = tty_waiting_survey(run, f, slave);
 	return r ? r : survey_features(run, f, slave, err);
 }
 
@@ -251,7 +222,9 @@ static int put_pair(struct ckpt_run *run, const struct tty_state *st, Ckpt__Tty_
 	rec->packet = m.packet && ckpt_feature_on(run, "packet");
 	rec->exclusive = m.exclusive && ckpt_feature_on(run, "exclusive");
 	rec->slave_closed = slave < 0 && poll(&hup, 1, 0) > 0 && hup.revents & POLLHUP;
-	r = read_family(run, st, rec->id, &fam, err);
+	r = tty_waiting_collect(run, master, slave, rec, err);
+	if (!r)
+		r = read_family(run, st, rec->id, &fam, err);
 	rec->session = fam.session;
 	rec->foreground = fam.foreground;
 	rec->detached = fam.detached;
@@ -259,6 +232,7 @@ static int put_pair(struct ckpt_run *run, const struct tty_state *st, Ckpt__Tty_
 	if (!r)
 		r = ckpt_record_put(run, TTY_REC_PTY, &rec->base, err);
 	free(fam.detached);
+	tty_waiting_free(rec);
 	return r;
 }
 

@@ -82,7 +82,7 @@ static int take_numbers(struct ckpt_run *run, struct tty_state *st, struct ckpt_
 
 /* ---- making ------------------------------------------------------------------------- */
 
-static bool has_slave(struct ckpt_run *run, const Ckpt__Tty__Pty *rec)
+bool tty_has_slave(struct ckpt_run *run, const Ckpt__Tty__Pty *rec)
 {
 	if (rec->session || rec->slave_closed)
 		return true;
@@ -117,7 +117,7 @@ static int make_pair(struct ckpt_run *run, struct tty_pair *pair, struct ckpt_er
 
 	if (ioctl(pair->master, TIOCSPTLCK, &unlocked))
 		return ckpt_fail_sys(err, errno, "TIOCSPTLCK");
-	if (has_slave(run, pair->rec)) {
+	if (tty_has_slave(run, pair->rec)) {
 		pair->slave = ioctl(pair->master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
 		if (pair->slave < 0)
 			return ckpt_fail_sys(err, errno, "TIOCGPTPEER");
@@ -219,6 +219,9 @@ static int settle(struct ckpt_run *run, struct tty_pair *pair, struct ckpt_error
 		r = tty_call_in(run, pair->slave, rec->detached[i], TIOCNOTTY, CKPT_C(0), err);
 	if (!r && rec->foreground)
 		r = set_foreground(run, pair, err);
+	if (r)
+		return r;
+	r = tty_waiting_restore(pair, err);
 	if (r)
 		return r;
 	if (rec->packet && ioctl(pair->master, TIOCPKT, &on))

@@ -131,6 +131,8 @@ static int check_pty(struct ckpt_run *run, size_t at, struct ckpt_error *err)
 		r = check_session(run, p, err);
 	if (!r)
 		r = check_ends(run, p, err);
+	if (!r)
+		r = tty_waiting_plan(p, !p->hung_up && tty_has_slave(run, p), err);
 	snprintf(path, sizeof(path), TTY_PTS_DIR "/%u", p->id);
 	if (!r && !ckpt_plan_only(run) && !access(path, F_OK))
 		r = ckpt_unmet(run, CKPT_EXIT_FAILED, "close that terminal",

@@ -17,6 +17,8 @@ static const struct ckpt_feature features[] = {
 	{ "exclusive", "exclusive mode" },
 	{ "controlling", "controlling terminals of sessions" },
 	{ "foreground", "foreground process groups" },
+	{ "queue", "bytes that wait to be read, and a line that was begun" },
+	{ "flow", "output stopped by Ctrl-S or TCOOFF" },
 	{ NULL, NULL },
 };
 

@@ -120,6 +120,45 @@ int tty_setting_apply(int fd, const Ckpt__Tty__Termios *termios, const Ckpt__Tty
 /* Are there locked bits (TIOCSLCKTRMIOS)? */
 bool tty_termios_locked(int fd);
 
+/* ---- what waits to be read (queue.c, waiting.c) --------------------------------- */
+
+/* What each end's buffer holds (the kernel's N_TTY_BUF_SIZE, less one), and with what is before it.
+ */
+#define TTY_BUFFER     4095
+#define TTY_INPUT_MAX  4096
+#define TTY_OUTPUT_MAX 32768
+
+/* in the image */
+enum tty_stop { TTY_GOES_ON, TTY_STOPPED_BY_CALL, TTY_STOPPED_BY_KEY };
+
+struct tty_waiting {
+	int error; /* positive errno */
+	bool canonical;
+	enum tty_stop stopped; /* output: TCOOFF, or Ctrl-S */
+	uint32_t n_output, n_input, n_lines;
+	struct {
+		uint16_t len;
+		bool eof;		/* ended by that key, not by a byte that is read */
+	} lines[TTY_INPUT_MAX];		/* of the input; what is left is a line that was begun */
+	uint8_t input[TTY_INPUT_MAX];	/* for the slave */
+	uint8_t output[TTY_OUTPUT_MAX]; /* for the master */
+};
+
+/* The slave is a description of our own that does not block, or -1. 0 or a negative errno. */
+int tty_take(int master, int slave, struct tty_waiting *w);
+/* `stands`: its output is stopped as tty_take() has found it. */
+int tty_put(int master, int slave, const struct tty_waiting *w, bool stands);
+bool tty_writable(int slave);
+
+/* dump: refuse what is out of reach. `slave` is any descriptor of it, or -1. 0: all is well */
+int tty_waiting_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, int slave);
+/* Copy what waits into the record; owns what it allocates until tty_waiting_free(). */
+int tty_waiting_collect(struct ckpt_run *run, int master, int slave, Ckpt__Tty__Pty *rec,
+			struct ckpt_error *err);
+void tty_waiting_free(Ckpt__Tty__Pty *rec);
+int tty_waiting_plan(const Ckpt__Tty__Pty *rec, bool has_slave, struct ckpt_error *err);
+int tty_waiting_restore(const struct tty_pair *pair, struct ckpt_error *err);
+
 /* ---- refusals ------------------------------------------------------------------- */
 
 /* Refuse a description: 1, the kinds' word for "leave it out", or another error. */
@@ -133,6 +172,8 @@ int tty_need(struct ckpt_run *run, const struct ckpt_fd_found *f, const char *fe
 const Ckpt__Tty__Pty *tty_pty(struct ckpt_run *run, uint32_t pty);
 const Ckpt__Tty__End *tty_end(struct ckpt_run *run, uint32_t file);
 const Ckpt__Tty__Current *tty_current(struct ckpt_run *run, uint32_t file);
+/* Is a slave open at some time of the restore? */
+bool tty_has_slave(struct ckpt_run *run, const Ckpt__Tty__Pty *rec);
 struct tty_pair *tty_pair(struct ckpt_run *run, uint32_t pty);
 
 /* Put the record of a pty unless it is there; `f` is one of its ends. */
