@@ -63,7 +63,7 @@ static ssize_t name_length(const char *link)
 }
 
 /* The directory of a path, in buf; "/" for a file of the root. */
-static const char *directory_of(const char *path, size_t len, char *buf, size_t size)
+const char *fd_directory_of(const char *path, size_t len, char *buf, size_t size)
 {
 	while (len > 1 && path[len - 1] != '/')
 		len--;
@@ -91,7 +91,7 @@ static int deleted_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 {
 	char buf[PATH_MAX];
 	ssize_t len = name_length(f->link);
-	const char *dir = len < 0 ? NULL : directory_of(f->link, (size_t)len, buf, sizeof(buf));
+	const char *dir = len < 0 ? NULL : fd_directory_of(f->link, (size_t)len, buf, sizeof(buf));
 	struct stat st;
 	int mnt = 0, r = fd_filesystem_survey(run, f, err);
 
@@ -257,7 +257,7 @@ static int deleted_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 		return r;
 	if (!fd_image_path(&g->name, path, sizeof(path)) || g->seals)
 		return ckpt_fail_image(err, "file %u is not a valid deleted file", id);
-	directory_of(path, g->name.len, dir, sizeof(dir));
+	fd_directory_of(path, g->name.len, dir, sizeof(dir));
 	r = ckpt_stat_in(run, g->mnt, dir, false, &st);
 	if (r == -EINPROGRESS)
 		return 0;
@@ -364,7 +364,7 @@ static int make_deleted(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, struct c
 
 	if (!fd_image_path(&g->name, path, sizeof(path)))
 		return ckpt_fail_image(err, "file %u has no path", g->id);
-	directory_of(path, g->name.len, dir, sizeof(dir));
+	fd_directory_of(path, g->name.len, dir, sizeof(dir));
 	at = ckpt_open_in(run, g->mnt, dir, O_PATH | O_DIRECTORY, 0, err);
 	if (at < 0)
 		return at;

@@ -23,10 +23,7 @@
 struct watch {
 	unsigned wd, mask;
 	unsigned long ino, sdev;
-	struct {
-		struct file_handle h;
-		unsigned char bytes[MAX_HANDLE_SZ];
-	} handle;
+	struct fd_handle handle;
 };
 
 static bool inotify_match(const struct ckpt_fd_found *f)
@@ -76,45 +73,27 @@ static bool path_of(int mount, struct watch *w, char *path, size_t size, bool *l
 	return path[0] == '/' && !lstat(path, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-/* Mount points are octal-escaped where they hold blanks. */
-static void unescape(char *s)
+struct resolving {
+	struct watch *w;
+	char *path;
+	size_t size;
+	bool *link;
+};
+
+static bool try_mount(int mount, void *arg)
 {
-	char *to = s;
+	const struct resolving *r = arg;
 
-	for (; *s; s++) {
-		unsigned c;
-
-		if (*s == '\\' && sscanf(s + 1, "%3o", &c) == 1) {
-			*to++ = (char)c;
-			s += 3;
-		} else {
-			*to++ = *s;
-		}
-	}
-	*to = '\0';
+	return path_of(mount, r->w, r->path, r->size, r->link);
 }
 
 /* Try the mounts of its filesystem, one after the other. */
 static bool resolve(struct watch *w, char *path, size_t size, bool *link)
 {
-	CKPT_AUTO_FILE FILE *mounts = fopen("/proc/self/mountinfo", "re");
-	CKPT_AUTO_FREE char *line = NULL;
-	size_t cap = 0;
+	struct resolving r = { w, path, size, link };
 
-	while (mounts && getline(&line, &cap, mounts) > 0) {
-		unsigned maj, min;
-		char point[PATH_MAX];
-		CKPT_AUTO_FD int fd = -1;
-
-		if (sscanf(line, "%*d %*d %u:%u %*s %4095s", &maj, &min, point) != 3 ||
-		    maj != w->sdev >> 20 || min != (w->sdev & 0xfffff))
-			continue;
-		unescape(point);
-		fd = open(point, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-		if (fd >= 0 && path_of(fd, w, path, size, link))
-			return true;
-	}
-	return false;
+	/* the kernel's own form of a device number, with 20 bits for the minor */
+	return fd_each_mount(makedev(w->sdev >> 20, w->sdev & 0xfffff), try_mount, &r);
 }
 
 /* ---- dump ------------------------------------------------------------------------------ */

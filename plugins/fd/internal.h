@@ -3,6 +3,8 @@
 #ifndef FD_INTERNAL_H
 #define FD_INTERNAL_H
 
+#include <fcntl.h>
+
 #include <ckpt/fd.h>
 #include <ckpt/mnt.h>
 #include <ckpt/pid.h>
@@ -30,6 +32,9 @@ enum fd_record {
 	FD_GHOST_END,
 	FD_LOCK,
 	FD_INOTIFY,
+	FD_OTHER_NAME,
+	FD_DEAD_DIRECTORY,
+	FD_DEAD_END,
 	FD_EXTERNAL = 50,
 };
 
@@ -216,6 +221,20 @@ int fd_stash_put(struct fd_state *st, uint32_t id, int fd, struct ckpt_error *er
 /* -1: nothing there. */
 int fd_stash_take(struct fd_state *st, uint32_t id);
 
+/* ---- handles --------------------------------------------------------------------- */
+
+/* <fcntl.h> has struct file_handle, with _GNU_SOURCE. */
+struct fd_handle {
+	struct file_handle h;
+	unsigned char bytes[MAX_HANDLE_SZ];
+};
+
+/* Calls fn with a descriptor of each mount of that filesystem, until it says true. */
+bool fd_each_mount(dev_t dev, bool (*fn)(int mount, void *arg), void *arg);
+int fd_handle_get(int fd, struct fd_handle *h);
+/* As O_PATH; -ESTALE: it is not there. */
+int fd_handle_open(struct fd_handle *h, dev_t dev, ino_t ino);
+
 /* ---- paths ------------------------------------------------------------------------ */
 
 /* Refuse a file whose link is no path that leads to it, for ckpt. 0: it does. */
@@ -226,6 +245,19 @@ int fd_place_mnt(struct ckpt_run *run, const struct ckpt_fd_found *f, uint32_t *
 /* Refuse files on filesystems of the kernel's own making. 0: an ordinary one. */
 int fd_filesystem_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			 struct ckpt_error *err);
+/* What open(2) can bring back; the kernel adds O_LARGEFILE (0100000) itself. */
+#define FD_OPEN_FLAGS                                                                  \
+	(O_ACCMODE | O_APPEND | O_NONBLOCK | O_DIRECT | O_SYNC | O_DSYNC | O_NOATIME | \
+	 O_DIRECTORY | O_NOFOLLOW | 0100000)
+/* The directory of a path, in buf; "/" for a file of the root. NULL: too long. */
+const char *fd_directory_of(const char *path, size_t len, char *buf, size_t size);
+/* Refuse what is not in ckpt's own mount namespace. 0: it is. */
+int fd_own_mount_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			struct ckpt_error *err);
+/* Was it deleted while another name is left? */
+bool fd_has_other_name(const struct ckpt_fd_found *f);
+/* A directory that was removed? */
+bool fd_is_dead_directory(const struct ckpt_fd_found *f);
 /* Is it below /proc? Then it is the kind `proc`'s. */
 bool fd_below_proc(const struct ckpt_fd_found *f);
 
@@ -291,6 +323,8 @@ extern const struct ckpt_fd_kind fd_kind_fifo;
 extern const struct ckpt_fd_kind fd_kind_inotify;
 extern const struct ckpt_fd_kind fd_kind_deleted;
 extern const struct ckpt_fd_kind fd_kind_memfd;
+extern const struct ckpt_fd_kind fd_kind_other_name;
+extern const struct ckpt_fd_kind fd_kind_dead_directory;
 extern const struct ckpt_fd_kind fd_kind_signalfd;
 extern const struct ckpt_fd_kind fd_kind_pidfd;
 extern const struct ckpt_fd_kind fd_kind_opath;

@@ -83,10 +83,11 @@ static int plan_table(struct ckpt_run *run, const Ckpt__Fd__Table *t, bool *held
 static int check_order(struct ckpt_run *run, struct ckpt_error *err)
 {
 	static const char *const types[] = {
-		"fd.table",    "fd.file",      "fd.regular", "fd.device",  "fd.pipe",
-		"fd.pipe-end", "fd.eventfd",   "fd.timerfd", "fd.epoll",   "fd.signalfd",
-		"fd.pidfd",    "fd.o-path",    "fd.proc",    "fd.async",   "fd.deleted",
-		"fd.memfd",    "fd.ghost-end", "fd.lock",    "fd.inotify", "fd.external"
+		"fd.table",	 "fd.file",	      "fd.regular", "fd.device",  "fd.pipe",
+		"fd.pipe-end",	 "fd.eventfd",	      "fd.timerfd", "fd.epoll",	  "fd.signalfd",
+		"fd.pidfd",	 "fd.o-path",	      "fd.proc",    "fd.async",	  "fd.deleted",
+		"fd.memfd",	 "fd.ghost-end",      "fd.lock",    "fd.inotify", "fd.external",
+		"fd.other-name", "fd.dead-directory", "fd.dead-end"
 	};
 
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(types); i++) {

@@ -35,6 +35,8 @@ static const struct ckpt_feature features[] = {
 	{ "fifo", "named FIFOs with content" },
 	{ "deleted", "files deleted while open, and those of O_TMPFILE, with content" },
 	{ "memfd", "memfds with content and seals" },
+	{ "other-name", "files deleted while open of which another name is left" },
+	{ "dead-directory", "directories removed while open" },
 	{ "signalfd", "signalfds with their masks" },
 	{ "pidfd", "pidfds of tasks in the tree, dead ones and reaped ones" },
 	{ "o-path", "O_PATH descriptors" },
@@ -67,6 +69,9 @@ static const struct ckpt_record_type records[] = {
 	{ FD_GHOST_END, "ghost-end", &ckpt__fd__ghost_end__descriptor },
 	{ FD_LOCK, "lock", &ckpt__fd__lock__descriptor },
 	{ FD_INOTIFY, "inotify", &ckpt__fd__inotify__descriptor },
+	{ FD_OTHER_NAME, "other-name", &ckpt__fd__other_name__descriptor },
+	{ FD_DEAD_DIRECTORY, "dead-directory", &ckpt__fd__dead_directory__descriptor },
+	{ FD_DEAD_END, "dead-end", &ckpt__fd__dead_end__descriptor },
 	{ FD_EXTERNAL, "external", &ckpt__fd__external__descriptor },
 	{ 0, NULL, NULL },
 };
@@ -80,6 +85,9 @@ static const struct ckpt_field_rule rules[] = {
 	{ "Regular", "mtime_ns", CKPT_EQ_VOLATILE },
 	{ "Regular", "dev", CKPT_EQ_VOLATILE },
 	{ "Opath", "dev", CKPT_EQ_VOLATILE },
+	/* a name that is in use again by then is replaced by another */
+	{ "OtherName", "path", CKPT_EQ_VOLATILE },
+	{ "DeadDirectory", "name", CKPT_EQ_VOLATILE },
 	{ "Ghost", "dev", CKPT_EQ_VOLATILE },
 	{ "Ghost", "ino", CKPT_EQ_VOLATILE },
 	/* a name that is in use again by then is replaced by another */
@@ -142,6 +150,8 @@ static const struct ckpt_extension extensions[] = {
 	{ CKPT_FD_POINT, "fifo", &fd_kind_fifo },
 	{ CKPT_FD_POINT, "deleted", &fd_kind_deleted },
 	{ CKPT_FD_POINT, "memfd", &fd_kind_memfd },
+	{ CKPT_FD_POINT, "other-name", &fd_kind_other_name },
+	{ CKPT_FD_POINT, "dead-directory", &fd_kind_dead_directory },
 	{ CKPT_FD_POINT, "inotify", &fd_kind_inotify },
 	{ CKPT_FD_POINT, "signalfd", &fd_kind_signalfd },
 	{ CKPT_FD_POINT, "pidfd", &fd_kind_pidfd },

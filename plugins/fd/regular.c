@@ -15,12 +15,6 @@
 #define PID_FS_MAGIC 0x50494446
 #endif
 
-/* What open(2) can bring back; the kernel adds O_LARGEFILE (0100000) itself. */
-#define LARGEFILE 0100000
-#define FLAGS_OK                                                                       \
-	(O_ACCMODE | O_APPEND | O_NONBLOCK | O_DIRECT | O_SYNC | O_DSYNC | O_NOATIME | \
-	 O_DIRECTORY | O_NOFOLLOW | LARGEFILE)
-
 static const struct {
 	long magic;
 	const char *name;
@@ -47,7 +41,8 @@ static const struct {
 static bool regular_match(const struct ckpt_fd_found *f)
 {
 	return (S_ISREG(f->st.st_mode) || S_ISDIR(f->st.st_mode)) && f->link[0] == '/' &&
-	       !fd_below_proc(f) && !fd_is_ghost(f) && strncmp(f->link, "/secretmem", 10) != 0;
+	       !fd_below_proc(f) && !fd_is_ghost(f) && !fd_has_other_name(f) &&
+	       !fd_is_dead_directory(f) && strncmp(f->link, "/secretmem", 10) != 0;
 }
 
 int fd_place_mnt(struct ckpt_run *run, const struct ckpt_fd_found *f, uint32_t *mnt,
@@ -122,9 +117,9 @@ static int regular_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	char reason[128];
 	int r;
 
-	if (f->flags & ~FLAGS_OK) {
+	if (f->flags & ~FD_OPEN_FLAGS) {
 		snprintf(reason, sizeof(reason), "the flags %#o are not known to ckpt",
-			 f->flags & ~FLAGS_OK);
+			 f->flags & ~FD_OPEN_FLAGS);
 		return fd_refuse(run, f, "open-flags", reason, "allow the loss");
 	}
 	r = fd_filesystem_survey(run, f, err);
@@ -185,7 +180,7 @@ static int regular_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 		return -EBADMSG;
 	path = fd_image_path(&rec->path, buf, sizeof(buf));
 	if (!path || (rec->type != S_IFREG && rec->type != S_IFDIR) ||
-	    file->flags & ~(uint32_t)FLAGS_OK || file->pos < 0)
+	    file->flags & ~(uint32_t)FD_OPEN_FLAGS || file->pos < 0)
 		return ckpt_fail_image(err, "open file %u is not a valid regular file", id);
 	r = ckpt_stat_in(run, rec->mnt, path, false, &st);
 	if (r == -EINPROGRESS)
@@ -217,7 +212,7 @@ static int regular_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 
 	if (!path)
 		return ckpt_fail_image(err, "open file %u has no path", slot->file);
-	fd = ckpt_open_in(run, rec->mnt, path, (slot->flags & FLAGS_OK) | O_NOCTTY, 0, err);
+	fd = ckpt_open_in(run, rec->mnt, path, (slot->flags & FD_OPEN_FLAGS) | O_NOCTTY, 0, err);
 	if (fd < 0)
 		return ckpt_wrap(err, "flags %#o", slot->flags);
 	if (fstat(fd, &st) || (st.st_mode & S_IFMT) != rec->type)

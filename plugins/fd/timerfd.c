@@ -49,10 +49,6 @@ static int timerfd_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	if (parse(f->fdinfo, &t) || !clock_known((int64_t)t.clock))
 		return fd_refuse(run, f, "timerfd", "the kernel's description is not understood",
 				 "CONFIG_CHECKPOINT_RESTORE and CONFIG_PROC_FS are needed");
-	if (t.flags & TFD_TIMER_CANCEL_ON_SET)
-		return fd_refuse(run, f, "timerfd-cancel",
-				 "TFD_TIMER_CANCEL_ON_SET is not saved yet",
-				 "allow the loss: the program then misses changes of the clock");
 	return 0;
 }
 
@@ -66,6 +62,27 @@ static int64_t clock_ns(int clock)
 						      : clock,
 		      &ts);
 	return ts.tv_sec * NS + ts.tv_nsec;
+}
+
+/*
+ * The kernel tells what is left, not when it fires: the look is taken between two at
+ * the clock, some times, and the earliest date that all of them allow is the best.
+ */
+static int read_date(int fd, int clock, struct itimerspec *its, int64_t *date)
+{
+	*date = INT64_MAX;
+	for (int i = 0; i < 8; i++) {
+		int64_t latest;
+
+		if (timerfd_gettime(fd, its))
+			return -errno;
+		if (!its->it_value.tv_sec && !its->it_value.tv_nsec)
+			return 0;
+		latest = its->it_value.tv_sec * NS + its->it_value.tv_nsec + clock_ns(clock);
+		if (latest < *date)
+			*date = latest;
+	}
+	return 0;
 }
 
 static int read_timer(int fd, struct timer *t, struct itimerspec *its, struct ckpt_error *err)
@@ -95,6 +112,7 @@ static int timerfd_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			   struct ckpt_error *err)
 {
 	Ckpt__Fd__Timerfd rec = CKPT__FD__TIMERFD__INIT;
+	int64_t date = INT64_MAX;
 	struct itimerspec its;
 	struct timer t;
 	int r = read_timer(f->fd, &t, &its, err);
@@ -104,10 +122,13 @@ static int timerfd_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	rec.id = f->file;
 	rec.clock = (int32_t)t.clock;
 	rec.absolute = t.flags & TFD_TIMER_ABSTIME;
+	rec.cancel = t.flags & TFD_TIMER_CANCEL_ON_SET;
 	rec.value_ns = its.it_value.tv_sec * NS + its.it_value.tv_nsec;
 	rec.armed = rec.value_ns != 0;
-	if (rec.armed && rec.absolute)
-		rec.value_ns += clock_ns(rec.clock);
+	if (rec.armed && rec.absolute && read_date(f->fd, rec.clock, &its, &date))
+		return ckpt_fail_sys(err, errno, "timerfd_gettime(2)");
+	if (date != INT64_MAX)
+		rec.value_ns = date;
 	rec.interval_ns = its.it_interval.tv_sec * NS + its.it_interval.tv_nsec;
 	rec.ticks = t.ticks;
 	return ckpt_record_put(run, FD_TIMERFD, &rec.base, err);
@@ -119,7 +140,9 @@ static int timerfd_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 
 	if (!rec)
 		return -EBADMSG;
-	if (!clock_known(rec->clock) || rec->value_ns < 0 || rec->interval_ns < 0)
+	/* elsewhere the kernel does not know it */
+	if (!clock_known(rec->clock) || (rec->cancel && !rec->absolute) || rec->value_ns < 0 ||
+	    rec->interval_ns < 0)
 		return ckpt_fail_image(err, "open file %u is not a valid timer", id);
 	return 0;
 }
@@ -136,9 +159,12 @@ static int timerfd_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 	struct itimerspec its = { 0 };
 	CKPT_AUTO_FD int fd = -1;
 	uint64_t ticks;
+	int flags;
 
 	if (!rec)
 		return -EBADMSG;
+	flags = (rec->absolute ? TFD_TIMER_ABSTIME : 0) |
+		(rec->cancel ? TFD_TIMER_CANCEL_ON_SET : 0);
 	fd = timerfd_create(rec->clock, TFD_CLOEXEC | TFD_NONBLOCK);
 	if (fd < 0)
 		return ckpt_fail_sys(err, errno, "timerfd_create(2) with clock %d", rec->clock);
@@ -146,7 +172,7 @@ static int timerfd_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 	/* zero would disarm it: an armed timer has at least its last nanosecond left */
 	if (rec->armed)
 		its.it_value = to_timespec(rec->value_ns ? rec->value_ns : 1);
-	if (timerfd_settime(fd, rec->absolute ? TFD_TIMER_ABSTIME : 0, &its, NULL))
+	if (timerfd_settime(fd, flags, &its, NULL))
 		return ckpt_fail_sys(err, errno, "timerfd_settime(2)");
 	ticks = rec->ticks;
 	if (ticks && ioctl(fd, TFD_IOC_SET_TICKS, &ticks))

@@ -132,8 +132,7 @@ struct parts {
 	struct told told;
 	void *xstate;
 	char comm[32];
-	Ckpt__Task__Place place;
-	char cwd[4096];
+	struct task_place place;
 	Ckpt__Task__Signal *signals;
 	Ckpt__Task__Signal **signal_list;
 	uint32_t speculation[N_SPECULATION];
@@ -302,8 +301,8 @@ static int one(struct ckpt_run *run, struct ckpt_thread *th, uint32_t index, str
 	rec.scheduling = &p.sched.msg;
 	if (r == 0 && task_has_own_place(th) &&
 	    ckpt_feature_on(run, task_features[TASK_THREAD_FS].name)) {
-		r = task_place_read(th, &p.place, p.cwd, sizeof(p.cwd), err);
-		rec.place = &p.place;
+		r = task_place_read(run, th, &p.place, err);
+		rec.place = &p.place.msg;
 	}
 	p.signal_list = rec.pending;
 	return r < 0 ? r : ckpt_record_put(run, TASK_REC_THREAD, &rec.base, err);

@@ -80,10 +80,46 @@ static int is_taken(struct ckpt_run *run, const struct holder *h, struct ckpt_er
 	return r;
 }
 
+static struct holder holder_of(const struct ckpt_thread *th)
+{
+	return (struct holder){ th->task, th->tid };
+}
+
+static void parent_of(const char *path, char *dir, size_t size)
+{
+	const char *slash = strrchr(path, '/');
+
+	snprintf(dir, size, "%.*s", slash && slash != path ? (int)(slash - path) : 1, path);
+}
+
+/*
+ * Is it a directory that was removed, while the one that it was in is there? Cuts the
+ * kernel's mark off. On some filesystems such a one keeps a link: the name decides.
+ */
+static bool was_removed(const struct holder *h, char *cwd, struct stat *st)
+{
+	const char mark[] = " (deleted)";
+	size_t len = strlen(cwd), cut = sizeof(mark) - 1;
+	char link[64], dir[4096];
+	struct stat parent;
+
+	snprintf(link, sizeof(link), "task/%d/cwd", h->tid);
+	if (len <= cut || strcmp(cwd + len - cut, mark) != 0 || !stat(cwd, &parent) ||
+	    fstatat(h->task->procfd, link, st, 0))
+		return false;
+	cwd[len - cut] = 0;
+	parent_of(cwd, dir, sizeof(dir));
+	if (!stat(dir, &parent) && S_ISDIR(parent.st_mode) && parent.st_dev == st->st_dev)
+		return true;
+	cwd[len - cut] = ' ';
+	return false;
+}
+
 static int root_and_cwd(struct ckpt_run *run, const struct holder *h, struct ckpt_error *err)
 {
 	const struct ckpt_task *t = h->task;
 	char cwd[4096], link[64];
+	struct stat st;
 	ssize_t len;
 	int r = is_taken(run, h, err);
 
@@ -108,8 +144,12 @@ static int root_and_cwd(struct ckpt_run *run, const struct holder *h, struct ckp
 		return 0;
 	if (r < 0)
 		return ckpt_fail_sys(err, r, "/proc/%d/task/%d/cwd", t->pid, h->tid);
-	if (!r)
-		task_refuse(run, t, "cwd", cwd, "the working directory has no path any more",
+	if (!r && was_removed(h, cwd, &st))
+		ckpt_refuse_off(run, "removed-cwd", t, cwd);
+	else if (!r)
+		task_refuse(run, t, "cwd", cwd,
+			    "the working directory has no path any more, nor has the one that it "
+			    "was in",
 			    "change to a directory that exists");
 	return 0;
 }
@@ -228,27 +268,74 @@ int task_places_collect(struct ckpt_run *run, struct ckpt_error *err)
 	return 0;
 }
 
-int task_place_read(const struct ckpt_thread *th, Ckpt__Task__Place *place, char *cwd, size_t size,
+int task_cwd_read(struct ckpt_run *run, const struct ckpt_thread *th, char *cwd, size_t size,
+		  Ckpt__Task__Removed *removed, struct ckpt_error *err)
+{
+	struct holder h = holder_of(th);
+	char path[64], dir[4096];
+	struct stat st;
+
+	task_path(path, sizeof(path), th, "cwd");
+	if (ckpt_proc_link(th->task, path, cwd, size, err) < 0)
+		return -err->err;
+	if (!was_removed(&h, cwd, &st))
+		return 0;
+	if (!ckpt_feature_on(run, task_features[TASK_REMOVED_CWD].name)) {
+		parent_of(cwd, dir, sizeof(dir));
+		snprintf(cwd, size, "%s", dir);
+		return 0;
+	}
+	ckpt__task__removed__init(removed);
+	removed->uid = st.st_uid;
+	removed->gid = st.st_gid;
+	removed->mode = st.st_mode & 07777;
+	return 1;
+}
+
+int task_place_read(struct ckpt_run *run, const struct ckpt_thread *th, struct task_place *place,
 		    struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE char *status = NULL;
 	char path[64], mask[16];
+	int r;
 
 	task_path(path, sizeof(path), th, "status");
 	if (ckpt_proc_read(th->task, path, &status, err) < 0)
 		return -err->err;
 	if (ckpt_proc_field(status, "Umask", mask, sizeof(mask)) < 0)
 		return ckpt_fail(err, EINVAL, "/proc/%d/%s: no Umask", th->task->pid, path);
-	task_path(path, sizeof(path), th, "cwd");
-	if (ckpt_proc_link(th->task, path, cwd, size, err) < 0)
-		return -err->err;
-	ckpt__task__place__init(place);
-	place->umask = (uint32_t)strtoul(mask, NULL, 8);
-	place->cwd = cwd;
+	r = task_cwd_read(run, th, place->cwd, sizeof(place->cwd), &place->removed, err);
+	if (r < 0)
+		return r;
+	ckpt__task__place__init(&place->msg);
+	place->msg.umask = (uint32_t)strtoul(mask, NULL, 8);
+	place->msg.cwd = place->cwd;
+	place->msg.removed = r ? &place->removed : NULL;
 	return 0;
 }
 
 /* ---- restore ------------------------------------------------------------------------ */
+
+/* A removed one is made again, under another name if the old one is taken, and removed again. */
+void task_cwd_script(struct ckpt_script *s, const char *cwd, const Ckpt__Task__Removed *removed)
+{
+	char dir[4096], other[4200];
+
+	if (removed && !access(cwd, F_OK)) {
+		parent_of(cwd, dir, sizeof(dir));
+		snprintf(other, sizeof(other), "%s/.ckpt-%d", dir, getpid());
+		cwd = other;
+	}
+	if (removed) {
+		ckpt_script_add(s, SYS_mkdir, CKPT_STR(cwd), CKPT_C(0700));
+		ckpt_script_add(s, SYS_chown, CKPT_STR(cwd), CKPT_C(removed->uid),
+				CKPT_C(removed->gid));
+		ckpt_script_add(s, SYS_chmod, CKPT_STR(cwd), CKPT_C(removed->mode));
+	}
+	ckpt_script_add(s, SYS_chdir, CKPT_STR(cwd));
+	if (removed)
+		ckpt_script_add(s, SYS_rmdir, CKPT_STR(cwd));
+}
 
 void task_place_script(struct ckpt_script *s, const struct task_state *st,
 		       const Ckpt__Task__Place *place)
@@ -257,7 +344,7 @@ void task_place_script(struct ckpt_script *s, const struct task_state *st,
 	if (task_saved(st, TASK_UMASK))
 		ckpt_script_add(s, SYS_umask, CKPT_C(place->umask));
 	if (task_saved(st, TASK_CWD))
-		ckpt_script_add(s, SYS_chdir, CKPT_STR(place->cwd));
+		task_cwd_script(s, place->cwd, place->removed);
 }
 
 bool task_place_made(struct ckpt_run *run, uint32_t id)
@@ -265,17 +352,25 @@ bool task_place_made(struct ckpt_run *run, uint32_t id)
 	return ckpt_record_by_id(run, "mnt.place", id) != NULL;
 }
 
-int task_place_plan(struct ckpt_run *run, const struct task_state *st, uint32_t id, const char *cwd,
-		    uint32_t umask, struct ckpt_error *err)
+int task_place_plan(struct ckpt_run *run, const struct task_state *st, uint32_t id,
+		    const Ckpt__Task__Place *place, struct ckpt_error *err)
 {
-	struct stat dir;
+	const Ckpt__Task__Removed *removed = place->removed;
+	char dir[4096];
+	struct stat there;
 
-	if (umask > 0777 || cwd[0] != '/')
+	if (place->umask > 0777 || place->cwd[0] != '/' || strlen(place->cwd) >= sizeof(dir) ||
+	    (removed && removed->mode > 07777))
 		return TASK_BAD(err, "umask or working directory");
+	if (removed)
+		parent_of(place->cwd, dir, sizeof(dir));
+	else
+		snprintf(dir, sizeof(dir), "%s", place->cwd);
 	if (task_saved(st, TASK_CWD) && !task_place_made(run, id) &&
-	    (stat(cwd, &dir) < 0 || !S_ISDIR(dir.st_mode)))
+	    (stat(dir, &there) < 0 || !S_ISDIR(there.st_mode)))
 		ckpt_unmet(run, CKPT_EXIT_FAILED, "make that directory",
-			   "task %u: its working directory %s is not there", id, cwd);
+			   "task %u: the directory %s, %s, is not there", id, dir,
+			   removed ? "which its working directory was in" : "where it works");
 	return 0;
 }
 

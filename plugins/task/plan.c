@@ -173,8 +173,7 @@ static int check_thread(struct ckpt_run *run, struct task_state *st, const Ckpt_
 		       (rec->n_speculation != 0 && rec->n_speculation != 3)))
 		return TASK_BAD(err, "name, personality or prctl values");
 	if (r == 0 && rec->place)
-		r = rec->index ? task_place_plan(run, st, rec->id, rec->place->cwd,
-						 rec->place->umask, err)
+		r = rec->index ? task_place_plan(run, st, rec->id, rec->place, err)
 			       : TASK_BAD(err, "a place of the main thread's own");
 	if (r == 0)
 		r = task_creds_plan(run, st, rec, err);
@@ -216,6 +215,7 @@ static void check_oom(struct ckpt_run *run, const Ckpt__Task__Process *rec)
 static int check_process(struct ckpt_run *run, const struct task_state *st,
 			 const Ckpt__Task__Process *rec, struct ckpt_error *err)
 {
+	Ckpt__Task__Place place = CKPT__TASK__PLACE__INIT;
 	int r = check_actions(rec, err);
 
 	if (r < 0)
@@ -225,7 +225,16 @@ static int check_process(struct ckpt_run *run, const struct task_state *st,
 	if (rec->stop_signal && rec->stop_signal != SIGSTOP && rec->stop_signal != SIGTSTP &&
 	    rec->stop_signal != SIGTTIN && rec->stop_signal != SIGTTOU)
 		return TASK_BAD(err, "stopped by signal %u", rec->stop_signal);
-	r = task_place_plan(run, st, rec->id, rec->cwd, rec->umask, err);
+	/* setns(2) wants a place that nobody else has */
+	if (rec->shares_fs && (task_is_nested(run, rec->id) || task_place_made(run, rec->id)))
+		ckpt_unmet(run, CKPT_EXIT_REFUSED, "this combination cannot be made again",
+			   "task %u shares its working directory with task %u, in a user or mount "
+			   "namespace of its own",
+			   rec->id, rec->shares_fs);
+	place.cwd = rec->cwd;
+	place.umask = rec->umask;
+	place.removed = rec->removed;
+	r = task_place_plan(run, st, rec->id, &place, err);
 	if (r < 0)
 		return r;
 	/* the kernel's rule (userns_install()) */

@@ -17,6 +17,7 @@ struct parts {
 	Ckpt__Task__PosixTimer *timers, **timer_list;
 	Ckpt__Task__Signal *signals, **signal_list;
 	char cwd[4096];
+	Ckpt__Task__Removed removed;
 };
 
 static void parts_free(struct parts *p)
@@ -142,7 +143,6 @@ static int from_proc(struct ckpt_run *run, const struct ckpt_task *t, bool stop,
 	CKPT_AUTO_FREE char *status = NULL;
 	char own_cwd[4096], mask[16];
 	long v = 0;
-	ssize_t len;
 	int r;
 
 	r = number(run, t, "oom_score_adj", 10, TASK_OOM, &v, err);
@@ -159,10 +159,11 @@ static int from_proc(struct ckpt_run *run, const struct ckpt_task *t, bool stop,
 	rec->umask = (uint32_t)strtoul(mask, NULL, 8);
 	if (rec->umask != 022 && !task_want(run, TASK_UMASK, t, "umask"))
 		rec->umask = 022;
-	len = ckpt_proc_link(t, "cwd", p->cwd, sizeof(p->cwd), err);
-	if (len < 0)
-		return (int)len;
+	r = task_cwd_read(run, t->threads[0], p->cwd, sizeof(p->cwd), &p->removed, err);
+	if (r < 0)
+		return r;
 	rec->cwd = p->cwd;
+	rec->removed = r ? &p->removed : NULL;
 	if (!getcwd(own_cwd, sizeof(own_cwd)) || strcmp(own_cwd, p->cwd))
 		task_want(run, TASK_CWD, t, p->cwd);
 	if ((t->stopped || stop) && task_want(run, TASK_STOPPED, t, "stopped by a signal"))

@@ -136,7 +136,7 @@ static int process(struct ckpt_run *run, struct ckpt_task *t, const Ckpt__Task__
 	/* a task of a nested user namespace is there already */
 	if (task_saved(st, TASK_CWD) && !task_is_nested(run, rec->id) &&
 	    !task_place_made(run, rec->id))
-		ckpt_script_add(s, SYS_chdir, CKPT_STR(rec->cwd));
+		task_cwd_script(s, rec->cwd, rec->removed);
 	if (rec->thp_disabled)
 		set_prctl(s, PR_SET_THP_DISABLE, 1, 0);
 	queue(s, rec->pending, rec->n_pending, true);
@@ -225,7 +225,7 @@ static int ids(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt__Task__T
 	const Ckpt__Task__Process *p = ckpt_record_by_id(run, "task.process", rec->id);
 
 	if (p && task_saved(st, TASK_CWD) && !task_place_made(run, rec->id))
-		ckpt_script_add(s, SYS_chdir, CKPT_STR(p->cwd));
+		task_cwd_script(s, p->cwd, p->removed);
 	if (task_saved(st, TASK_CREDS))
 		task_ids_script(s, rec->credentials);
 	return ckpt_script_run(s, th, err);

@@ -28,6 +28,7 @@ const struct ckpt_feature task_features[TASK_N_FEATURES + 1] = {
 	[TASK_LIMITS] = { "limits", "resource limits" },
 	[TASK_UMASK] = { "umask", "file mode creation masks" },
 	[TASK_CWD] = { "cwd", "working directories" },
+	[TASK_REMOVED_CWD] = { "removed-cwd", "working directories that were removed" },
 	[TASK_SHARED_FS] = { "shared-fs", "processes that share working directory and umask" },
 	[TASK_THREAD_FS] = { "thread-fs", "threads with working directory and umask of their own" },
 	[TASK_PERSONALITY] = { "personality", "personality(2)" },

@@ -36,6 +36,7 @@ enum task_feature {
 	TASK_LIMITS,
 	TASK_UMASK,
 	TASK_CWD,
+	TASK_REMOVED_CWD,
 	TASK_SHARED_FS,
 	TASK_THREAD_FS,
 	TASK_PERSONALITY,
@@ -172,12 +173,21 @@ int task_places_survey(struct ckpt_run *run, struct ckpt_error *err);
 int task_places_collect(struct ckpt_run *run, struct ckpt_error *err);
 /* Has a thread them for itself? */
 bool task_has_own_place(const struct ckpt_thread *th);
-int task_place_read(const struct ckpt_thread *th, Ckpt__Task__Place *place, char *cwd, size_t size,
+struct task_place {
+	Ckpt__Task__Place msg;
+	Ckpt__Task__Removed removed;
+	char cwd[4096];
+};
+int task_place_read(struct ckpt_run *run, const struct ckpt_thread *th, struct task_place *place,
 		    struct ckpt_error *err);
 /* Has another plugin put the task where it is to be? */
 bool task_place_made(struct ckpt_run *run, uint32_t id);
-int task_place_plan(struct ckpt_run *run, const struct task_state *st, uint32_t id, const char *cwd,
-		    uint32_t umask, struct ckpt_error *err);
+/* 1: it was removed, and `removed` tells what it was like. */
+int task_cwd_read(struct ckpt_run *run, const struct ckpt_thread *th, char *cwd, size_t size,
+		  Ckpt__Task__Removed *removed, struct ckpt_error *err);
+int task_place_plan(struct ckpt_run *run, const struct task_state *st, uint32_t id,
+		    const Ckpt__Task__Place *place, struct ckpt_error *err);
+void task_cwd_script(struct ckpt_script *s, const char *cwd, const Ckpt__Task__Removed *removed);
 void task_place_script(struct ckpt_script *s, const struct task_state *st,
 		       const Ckpt__Task__Place *place);
 extern const struct ckpt_share_kind task_share_fs;

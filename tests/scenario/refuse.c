@@ -254,19 +254,36 @@ static void pty_outside(void)
 	close(master);
 }
 
+/* The directory that it was in is gone too. */
 static void deleted_directory(void)
 {
-	char *path = victim_path("deleted");
+	char *above = victim_path("above"), *path = victim_path("above/deleted");
+	MUST(mkdir(above, 0700));
 	MUST(mkdir(path, 0700));
 	MUST(open(path, O_RDONLY | O_DIRECTORY));
 	MUST(rmdir(path));
+	MUST(rmdir(above));
 }
 
+/* Another name is left, but no place for the old one. */
 static void renamed_link(void)
 {
-	temporary_file("one");
-	MUST(link(victim_path("one"), victim_path("two")));
-	MUST(unlink(victim_path("one")));
+	char *above = victim_path("was");
+	MUST(mkdir(above, 0700));
+	temporary_file("was/one");
+	MUST(link(victim_path("was/one"), victim_path("two")));
+	MUST(unlink(victim_path("was/one")));
+	MUST(rmdir(above));
+}
+
+static void removed_cwd(void)
+{
+	char *above = victim_path("up"), *path = victim_path("up/here");
+	MUST(mkdir(above, 0700));
+	MUST(mkdir(path, 0700));
+	MUST(chdir(path));
+	MUST(rmdir(path));
+	MUST(rmdir(above));
 }
 
 /* Somebody wants to write: the lease ends soon. */
@@ -494,8 +511,9 @@ static const struct mode {
 	{ "memfd-huge", memfd, "memfd" },
 	{ "huge-shared", huge_shared, "mem hugetlb-shared .*anon_hugepage" },
 	{ "pty-outside", pty_outside, "(pty|pts|ptmx|terminal)" },
-	{ "deleted-directory", deleted_directory, "deleted" },
-	{ "other-link", renamed_link, "does not lead to the file" },
+	{ "deleted-directory", deleted_directory, "that it was in is gone" },
+	{ "other-link", renamed_link, "its directory is gone" },
+	{ "removed-cwd", removed_cwd, "nor has the one that it was in" },
 	{ "lease-breaking", lease_breaking, "being broken" },
 	{ "userfaultfd", userfaultfd, "userfaultfd" },
 	{ "io-uring", io_uring, "io_uring" },

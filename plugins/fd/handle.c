@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Files found by their handle (open_by_handle_at(2)) instead of by a path. That
+ * takes a descriptor of some mount of their filesystem.
+ */
+#include "internal.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <sys/sysmacros.h>
+
+/* Blanks in a mount point are octal in mountinfo. */
+static void unescape(char *s)
+{
+	char *to = s;
+
+	for (; *s; s++) {
+		unsigned c;
+
+		if (*s == '\\' && sscanf(s + 1, "%3o", &c) == 1) {
+			*to++ = (char)c;
+			s += 3;
+		} else {
+			*to++ = *s;
+		}
+	}
+	*to = '\0';
+}
+
+bool fd_each_mount(dev_t dev, bool (*fn)(int mount, void *arg), void *arg)
+{
+	CKPT_AUTO_FILE FILE *mounts = fopen("/proc/self/mountinfo", "re");
+	CKPT_AUTO_FREE char *line = NULL;
+	size_t cap = 0;
+
+	while (mounts && getline(&line, &cap, mounts) > 0) {
+		unsigned maj, min;
+		char point[PATH_MAX];
+		CKPT_AUTO_FD int fd = -1;
+
+		if (sscanf(line, "%*d %*d %u:%u %*s %4095s", &maj, &min, point) != 3 ||
+		    maj != major(dev) || min != minor(dev))
+			continue;
+		unescape(point);
+		fd = open(point, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+		if (fd >= 0 && fn(fd, arg))
+			return true;
+	}
+	return false;
+}
+
+int fd_handle_get(int fd, struct fd_handle *h)
+{
+	int mount;
+
+	h->h.handle_bytes = MAX_HANDLE_SZ;
+	return name_to_handle_at(fd, "", &h->h, &mount, AT_EMPTY_PATH) ? -errno : 0;
+}
+
+struct search {
+	struct fd_handle *handle;
+	ino_t ino;
+	int found;
+};
+
+static bool try_mount(int mount, void *arg)
+{
+	struct search *s = arg;
+	CKPT_AUTO_FD int fd = open_by_handle_at(mount, &s->handle->h, O_PATH | O_CLOEXEC);
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st) || st.st_ino != s->ino)
+		return false;
+	s->found = ckpt_steal_fd(&fd);
+	return true;
+}
+
+int fd_handle_open(struct fd_handle *h, dev_t dev, ino_t ino)
+{
+	struct search s = { .handle = h, .ino = ino, .found = -1 };
+
+	return fd_each_mount(dev, try_mount, &s) ? s.found : -ESTALE;
+}
