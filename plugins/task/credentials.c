@@ -200,7 +200,7 @@ static bool same_ids(const Ckpt__Task__Credentials *a, const Ckpt__Task__Credent
 	return b && b->n_uids == 4 && b->n_gids == 4 && a->n_groups == b->n_groups &&
 	       !memcmp(a->uids, b->uids, 4 * sizeof(*a->uids)) &&
 	       !memcmp(a->gids, b->gids, 4 * sizeof(*a->gids)) &&
-	       !memcmp(a->groups, b->groups, a->n_groups * sizeof(*a->groups));
+	       (!a->n_groups || !memcmp(a->groups, b->groups, a->n_groups * sizeof(*a->groups)));
 }
 
 /* Ids are taken before the user namespace is joined, and threads are made after that. */
