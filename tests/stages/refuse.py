@@ -11,7 +11,7 @@ from lib.victim import Victim
 
 # what a tree may hold all at once without getting in each other's way
 COMBINED = ("inotify-queue", "netlink", "memfd-huge", "pty-outside", "pidfd-outside", "userfaultfd",
-            "net-namespace", "pipe-outside")
+            "net-bridge", "pipe-outside")
 
 
 def modes(context):

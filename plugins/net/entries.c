@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Addresses, routes, rules and neighbours: what rtnetlink tells of each is kept as header
+ * and attributes, and given back in the same words. The kernel makes some of them by itself
+ * (the addresses of lo, routes to what an address reaches), so a restore makes the kernel's
+ * list equal to the saved one: it deletes what is too much and adds what is missing.
+ */
+#include <arpa/inet.h>
+#include <linux/fib_rules.h>
+#include <linux/if_addr.h>
+#include <linux/neighbour.h>
+#include <linux/rtnetlink.h>
+#include <netlink/attr.h>
+#include <netlink/msg.h>
+#include <netlink/netlink.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "net.h"
+
+/* Attributes are numbered far below that in all four families. */
+#define BIT(type)	(1ULL << (type))
+#define EVERY_ATTRIBUTE (~0ULL)
+
+struct entry_kind {
+	const char *name;
+	int get, add, del;
+	int add_flag; /* an address has one set of flags, a place more than one route */
+	size_t header_len;
+	uint64_t attributes; /* the ones that are kept */
+	bool before_up;
+	/* Clear what is state; false: such an entry is not kept. */
+	bool (*clean)(void *header);
+};
+
+static bool clean_address(void *header)
+{
+	struct ifaddrmsg *h = header;
+
+	h->ifa_flags = 0; /* they are in an attribute too */
+	return true;
+}
+
+static bool clean_route(void *header)
+{
+	struct rtmsg *h = header;
+
+	if (h->rtm_flags & RTM_F_CLONED)
+		return false;
+	h->rtm_flags &= RTNH_F_ONLINK;
+	return true;
+}
+
+static bool clean_rule(void *header)
+{
+	struct fib_rule_hdr *h = header;
+
+	h->flags &= FIB_RULE_INVERT;
+	return true;
+}
+
+static bool clean_neighbour(void *header)
+{
+	struct ndmsg *h = header;
+
+	h->ndm_type = 0;
+	return h->ndm_state == NUD_PERMANENT;
+}
+
+/* An order in which each finds what it needs. */
+static const struct entry_kind kinds[] = {
+	{ "address", RTM_GETADDR, RTM_NEWADDR, RTM_DELADDR, NLM_F_REPLACE, sizeof(struct ifaddrmsg),
+	  BIT(IFA_ADDRESS) | BIT(IFA_LOCAL) | BIT(IFA_LABEL) | BIT(IFA_BROADCAST) | BIT(IFA_FLAGS) |
+		  BIT(IFA_RT_PRIORITY),
+	  true, clean_address },
+	{ "route", RTM_GETROUTE, RTM_NEWROUTE, RTM_DELROUTE, NLM_F_APPEND, sizeof(struct rtmsg),
+	  EVERY_ATTRIBUTE & ~BIT(RTA_CACHEINFO), false, clean_route },
+	{ "rule", RTM_GETRULE, RTM_NEWRULE, RTM_DELRULE, 0, sizeof(struct fib_rule_hdr),
+	  EVERY_ATTRIBUTE & ~BIT(FRA_PAD), false, clean_rule },
+	{ "neighbour", RTM_GETNEIGH, RTM_NEWNEIGH, RTM_DELNEIGH, NLM_F_REPLACE,
+	  sizeof(struct ndmsg), BIT(NDA_DST) | BIT(NDA_LLADDR), false, clean_neighbour },
+};
+
+static const struct entry_kind *kind_of(const char *name)
+{
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(kinds); i++)
+		if (!strcmp(kinds[i].name, name))
+			return &kinds[i];
+	return NULL;
+}
+
+/* Where entries are gathered; a namespace's record has the same fields. */
+struct gather {
+	const struct entry_kind *kind;
+	Ckpt__Net__Entry **list;
+	size_t n;
+};
+
+static void gather_free(struct gather *g)
+{
+	for (size_t i = 0; i < g->n; i++)
+		ckpt__net__entry__free_unpacked(g->list[i], NULL);
+	free(g->list);
+}
+
+static int copy(ProtobufCBinaryData *to, const void *data, size_t len, struct ckpt_error *err)
+{
+	to->data = malloc(len ? len : 1);
+	if (!to->data)
+		return ckpt_fail_sys(err, ENOMEM, "entry of a network namespace");
+	if (len)
+		memcpy(to->data, data, len);
+	to->len = len;
+	return 0;
+}
+
+/* IFA_F_PERMANENT and what duplicate address detection and age do to an address is state. */
+static void clean_flags(const struct entry_kind *kind, Ckpt__Net__Attribute *a)
+{
+	const uint32_t state = IFA_F_PERMANENT | IFA_F_TENTATIVE | IFA_F_DADFAILED |
+			       IFA_F_OPTIMISTIC | IFA_F_DEPRECATED | IFA_F_SECONDARY |
+			       IFA_F_STABLE_PRIVACY;
+	uint32_t flags;
+
+	if (kind->get != RTM_GETADDR || a->type != IFA_FLAGS || a->value.len != sizeof(flags))
+		return;
+	memcpy(&flags, a->value.data, sizeof(flags));
+	flags &= ~state;
+	memcpy(a->value.data, &flags, sizeof(flags));
+}
+
+static int add_attribute(const struct entry_kind *kind, Ckpt__Net__Entry *e,
+			 const struct nlattr *at, struct ckpt_error *err)
+{
+	Ckpt__Net__Attribute *a = malloc(sizeof(*a));
+
+	if (net_append(&e->attributes, &e->n_attributes, a, err) < 0) {
+		free(a);
+		return -ENOMEM;
+	}
+	ckpt__net__attribute__init(a);
+	a->type = (uint32_t)nla_type(at);
+	if (copy(&a->value, nla_data(at), (size_t)nla_len(at), err) < 0)
+		return -ENOMEM;
+	clean_flags(kind, a);
+	return 0;
+}
+
+static int by_type(const void *a, const void *b)
+{
+	const Ckpt__Net__Attribute *x = *(Ckpt__Net__Attribute *const *)a;
+	const Ckpt__Net__Attribute *y = *(Ckpt__Net__Attribute *const *)b;
+
+	return (x->type > y->type) - (x->type < y->type);
+}
+
+static int on_entry(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
+{
+	struct gather *g = arg;
+	const struct entry_kind *kind = g->kind;
+	uint8_t header[32];
+	Ckpt__Net__Entry *e;
+	struct nlattr *at;
+	int left;
+
+	if ((size_t)nlmsg_datalen(h) < kind->header_len)
+		return ckpt_fail(err, EPROTO, "short netlink message");
+	memcpy(header, nlmsg_data(h), kind->header_len);
+	if (!kind->clean(header))
+		return 0;
+	e = malloc(sizeof(*e));
+	if (net_append(&g->list, &g->n, e, err) < 0) {
+		free(e);
+		return -ENOMEM;
+	}
+	ckpt__net__entry__init(e);
+	e->kind = strdup(kind->name);
+	if (!e->kind || copy(&e->header, header, kind->header_len, err) < 0)
+		return ckpt_fail_sys(err, ENOMEM, "entry of a network namespace");
+	nlmsg_for_each_attr(at, h, (int)kind->header_len,
+			    left) if (nla_type(at) < 64 && kind->attributes & BIT(nla_type(at)) &&
+				      add_attribute(kind, e, at, err) < 0) return -ENOMEM;
+	if (e->n_attributes)
+		qsort(e->attributes, e->n_attributes, sizeof(*e->attributes), by_type);
+	return 0;
+}
+
+static int compare_data(const ProtobufCBinaryData *a, const ProtobufCBinaryData *b)
+{
+	int d = memcmp(a->data, b->data, a->len < b->len ? a->len : b->len);
+
+	return d ? d : (a->len > b->len) - (a->len < b->len);
+}
+
+static int compare(const Ckpt__Net__Entry *a, const Ckpt__Net__Entry *b)
+{
+	int d = compare_data(&a->header, &b->header);
+
+	for (size_t i = 0; d == 0 && i < a->n_attributes && i < b->n_attributes; i++) {
+		d = (int)a->attributes[i]->type - (int)b->attributes[i]->type;
+		if (d == 0)
+			d = compare_data(&a->attributes[i]->value, &b->attributes[i]->value);
+	}
+	return d ? d : (a->n_attributes > b->n_attributes) - (a->n_attributes < b->n_attributes);
+}
+
+static int by_content(const void *a, const void *b)
+{
+	return compare(*(Ckpt__Net__Entry *const *)a, *(Ckpt__Net__Entry *const *)b);
+}
+
+/* What the kernel has of one kind, in an order of its content's. */
+static int gather(struct net_job *job, struct gather *g, struct ckpt_error *err)
+{
+	static const uint8_t families[] = { AF_INET, AF_INET6 };
+	size_t before = g->n;
+	int r = 0;
+
+	for (size_t i = 0; i < sizeof(families) && r == 0; i++) {
+		uint8_t header[32] = { families[i] };
+		const struct net_request q = { g->kind->get, 0, header, g->kind->header_len };
+
+		r = net_dump(job, &q, on_entry, g, err);
+	}
+	if (g->n > before)
+		qsort(g->list + before, g->n - before, sizeof(Ckpt__Net__Entry *), by_content);
+	return r;
+}
+
+int net_entries_read(struct net_job *job, struct ckpt_error *err)
+{
+	struct gather g = { 0 };
+	int r = 0;
+
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(kinds) && r == 0; i++) {
+		g.kind = &kinds[i];
+		r = gather(job, &g, err);
+	}
+	job->net->entries = g.list;
+	job->net->n_entries = g.n;
+	return r;
+}
+
+int net_entries_plan(const Ckpt__Net__Network *net, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < net->n_entries; i++) {
+		const Ckpt__Net__Entry *e = net->entries[i];
+		const struct entry_kind *kind = kind_of(e->kind);
+
+		if (!kind || e->header.len != kind->header_len || e->n_attributes > 64)
+			return ckpt_fail_image(err, "entry %zu: no such kind, or a bad size", i);
+		for (size_t k = 0; k < e->n_attributes; k++)
+			if (e->attributes[k]->type >= 64 || e->attributes[k]->value.len > 16384)
+				return ckpt_fail_image(err, "entry %zu: bad attribute", i);
+	}
+	return 0;
+}
+
+/*
+ * Duplicate address detection would keep a known address from use for a second. It is left
+ * out when a link comes up, and the flag that says so replaced by what was saved later.
+ */
+static int put_attribute(struct nl_msg *msg, const struct entry_kind *kind, bool before_up,
+			 const Ckpt__Net__Attribute *a)
+{
+	uint32_t flags;
+
+	if (before_up && kind->get == RTM_GETADDR && a->type == IFA_FLAGS &&
+	    a->value.len == sizeof(flags)) {
+		memcpy(&flags, a->value.data, sizeof(flags));
+		return nla_put_u32(msg, IFA_FLAGS, flags | IFA_F_NODAD);
+	}
+	return nla_put(msg, (int)a->type, (int)a->value.len, a->value.data);
+}
+
+static int send_entry(struct net_job *job, int type, int flags, const Ckpt__Net__Entry *e,
+		      bool before_up)
+{
+	const struct entry_kind *kind = kind_of(e->kind);
+	struct nl_msg *msg = nlmsg_alloc_simple(type, flags);
+	int r = msg ? nlmsg_append(msg, e->header.data, e->header.len, NLMSG_ALIGNTO) : -NLE_NOMEM;
+
+	for (size_t i = 0; i < e->n_attributes && r == 0; i++)
+		r = put_attribute(msg, kind, before_up, e->attributes[i]);
+	return net_finish(job, msg, r);
+}
+
+static bool has(Ckpt__Net__Entry **list, size_t n, const Ckpt__Net__Entry *e)
+{
+	for (size_t i = 0; i < n; i++)
+		if (!strcmp(list[i]->kind, e->kind) && compare(list[i], e) == 0)
+			return true;
+	return false;
+}
+
+/* What is not as it should be after a pass. */
+struct rest {
+	size_t n;
+	int why;			  /* libnl's number, of the last one that was refused */
+	char what[INET6_ADDRSTRLEN + 32]; /* one of them */
+};
+
+/* "route to fd00:7::/64"; all four kinds have their destination as attribute 1, the length second.
+ */
+static void note(struct rest *rest, const Ckpt__Net__Entry *e, int r)
+{
+	char text[INET6_ADDRSTRLEN] = "any";
+
+	if (e->n_attributes && e->attributes[0]->type == 1 &&
+	    e->attributes[0]->value.len >= (e->header.data[0] == AF_INET ? 4 : 16))
+		inet_ntop(e->header.data[0], e->attributes[0]->value.data, text, sizeof(text));
+	snprintf(rest->what, sizeof(rest->what), "%s %s/%u", e->kind, text, e->header.data[1]);
+	rest->why = r < 0 ? r : rest->why;
+	rest->n++;
+}
+
+/* One pass: what is missing is added, or if nothing is, what is too much deleted. */
+static int converge(struct net_job *job, const struct entry_kind *kind, bool before_up,
+		    struct rest *rest, struct ckpt_error *err)
+{
+	__attribute__((cleanup(gather_free))) struct gather now = { .kind = kind };
+	int r = gather(job, &now, err);
+
+	*rest = (struct rest){ 0 };
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < job->net->n_entries; i++) {
+		const Ckpt__Net__Entry *e = job->net->entries[i];
+
+		if (!strcmp(e->kind, kind->name) && !has(now.list, now.n, e))
+			note(rest, e,
+			     send_entry(job, kind->add, NLM_F_CREATE | kind->add_flag, e,
+					before_up));
+	}
+	for (size_t i = 0; i < now.n && !before_up && !rest->n; i++)
+		if (!has(job->net->entries, job->net->n_entries, now.list[i]))
+			note(rest, now.list[i], send_entry(job, kind->del, 0, now.list[i], false));
+	return 0;
+}
+
+/*
+ * A route may need another one, and what one deletes may take others with it. And the kernel
+ * needs up to a second to take notice of a carrier (linkwatch), before which it does not make
+ * what goes with it.
+ */
+#define QUICK_PASSES 4
+#define PASSES	     300
+#define PAUSE_US     10000
+
+int net_entries_make(struct net_job *job, bool before_up, struct ckpt_error *err)
+{
+	const int passes = before_up ? 1 : PASSES;
+
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(kinds); i++) {
+		struct rest rest = { .n = 1 };
+
+		if (before_up && !kinds[i].before_up)
+			continue;
+		for (int pass = 0; pass < passes && rest.n; pass++) {
+			int r;
+
+			if (pass > QUICK_PASSES)
+				usleep(PAUSE_US);
+			r = converge(job, &kinds[i], before_up, &rest, err);
+			if (r < 0)
+				return r;
+		}
+		/* until the links are up the kernel does not take all */
+		if (rest.n && !before_up)
+			return ckpt_fail(err, EIO, "%zu entries, %s among them: %s", rest.n,
+					 rest.what, nl_geterror(rest.why));
+	}
+	return 0;
+}

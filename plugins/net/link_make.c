@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT */
+/* Links made again: pairs first, then what each one is set to. */
+#include <linux/if_link.h>
+#include <linux/rtnetlink.h>
+#include <linux/veth.h>
+#include <netlink/attr.h>
+#include <netlink/msg.h>
+#include <string.h>
+
+#include "net.h"
+
+/* Which end makes the pair: the one that comes first. */
+static bool makes_pair(const struct net_job *job, const Ckpt__Net__Link *l)
+{
+	return l->peer_ns > job->ns->id || (l->peer_ns == job->ns->id && l->peer > l->index);
+}
+
+static int put_end(struct nl_msg *msg, const Ckpt__Net__Link *l)
+{
+	int r = nla_put_string(msg, IFLA_IFNAME, l->name);
+
+	if (r == 0 && l->address.len)
+		r = nla_put(msg, IFLA_ADDRESS, (int)l->address.len, l->address.data);
+	return r;
+}
+
+static int put_peer(struct nl_msg *msg, const Ckpt__Net__Link *l, const struct ckpt_ns *where)
+{
+	const struct ifinfomsg info = { .ifi_index = (int)l->index };
+	struct nlattr *peer = nla_nest_start(msg, VETH_INFO_PEER);
+	int r = peer ? nlmsg_append(msg, (void *)(uintptr_t)&info, sizeof(info), NLMSG_ALIGNTO)
+		     : -NLE_NOMEM;
+
+	if (r == 0)
+		r = put_end(msg, l);
+	if (r == 0)
+		r = nla_put_u32(msg, IFLA_NET_NS_FD, (uint32_t)where->fd);
+	return r < 0 ? r : nla_nest_end(msg, peer);
+}
+
+static int put_pair(struct nl_msg *msg, const Ckpt__Net__Link *l, const Ckpt__Net__Link *peer,
+		    const struct ckpt_ns *where)
+{
+	const struct ifinfomsg info = { .ifi_index = (int)l->index };
+	struct nlattr *kind, *data;
+	int r = nlmsg_append(msg, (void *)(uintptr_t)&info, sizeof(info), NLMSG_ALIGNTO);
+
+	if (r == 0)
+		r = put_end(msg, l);
+	kind = r == 0 ? nla_nest_start(msg, IFLA_LINKINFO) : NULL;
+	r = kind ? nla_put_string(msg, IFLA_INFO_KIND, l->kind) : -NLE_NOMEM;
+	data = r == 0 ? nla_nest_start(msg, IFLA_INFO_DATA) : NULL;
+	r = data ? put_peer(msg, peer, where) : -NLE_NOMEM;
+	if (r < 0)
+		return r;
+	nla_nest_end(msg, data);
+	return nla_nest_end(msg, kind);
+}
+
+static int make_pair(struct net_job *job, const Ckpt__Net__Link *l, struct ckpt_error *err)
+{
+	const struct ckpt_ns *where = ckpt_ns_by_id(job->run, l->peer_ns);
+	const Ckpt__Net__Network *net = ckpt_record_need(job->run, "net.network", l->peer_ns, err);
+	const Ckpt__Net__Link *peer = net ? net_link(net, l->peer) : NULL;
+	struct nl_msg *msg = nlmsg_alloc_simple(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL);
+	int r = net_finish(job, msg, msg && peer ? put_pair(msg, l, peer, where) : -NLE_NOMEM);
+
+	return r < 0 ? ckpt_fail(err, EIO, "link %s: %s", l->name, nl_geterror(r)) : 0;
+}
+
+static int put_settings(struct nl_msg *msg, const Ckpt__Net__Link *l)
+{
+	const struct ifinfomsg info = {
+		.ifi_index = (int)l->index,
+		.ifi_flags = l->flags,
+		.ifi_change = NET_LINK_FLAGS,
+	};
+	int r = nlmsg_append(msg, (void *)(uintptr_t)&info, sizeof(info), NLMSG_ALIGNTO);
+
+	if (r == 0)
+		r = nla_put_u32(msg, IFLA_MTU, l->mtu);
+	if (r == 0)
+		r = nla_put_u32(msg, IFLA_TXQLEN, l->txqlen);
+	if (r == 0)
+		r = nla_put_u32(msg, IFLA_GROUP, l->group);
+	return r == 0 && l->alias[0] ? nla_put_string(msg, IFLA_IFALIAS, l->alias) : r;
+}
+
+int net_links_make(struct net_job *job, struct ckpt_error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < job->net->n_links && r == 0; i++) {
+		const Ckpt__Net__Link *l = job->net->links[i];
+
+		if (l->kind[0] && makes_pair(job, l))
+			r = make_pair(job, l, err);
+	}
+	return r;
+}
+
+int net_links_up(struct net_job *job, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < job->net->n_links; i++) {
+		const Ckpt__Net__Link *l = job->net->links[i];
+		struct nl_msg *msg = nlmsg_alloc_simple(RTM_SETLINK, 0);
+		int r = net_finish(job, msg, msg ? put_settings(msg, l) : -NLE_NOMEM);
+
+		if (r < 0)
+			return ckpt_fail(err, EIO, "link %s: %s", l->name, nl_geterror(r));
+	}
+	return 0;
+}

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: MIT */
+/* The links of a namespace. */
+#include <linux/if_arp.h>
+#include <linux/if_link.h>
+#include <linux/net_namespace.h>
+#include <linux/rtnetlink.h>
+#include <netlink/attr.h>
+#include <netlink/msg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "net.h"
+
+static char *copy_text(const struct nlattr *a)
+{
+	return strdup(a ? nla_data(a) : "");
+}
+
+static int read_address(Ckpt__Net__Link *l, const struct nlattr *a)
+{
+	size_t len = a ? (size_t)nla_len(a) : 0;
+
+	if (!len)
+		return 0;
+	l->address.data = malloc(len);
+	if (!l->address.data)
+		return -ENOMEM;
+	memcpy(l->address.data, nla_data(a), len);
+	l->address.len = len;
+	return 0;
+}
+
+static uint32_t number(const struct nlattr *a)
+{
+	return a ? nla_get_u32(a) : 0;
+}
+
+static int read_kind(Ckpt__Net__Link *l, const struct ifinfomsg *info, struct nlattr *link_info)
+{
+	struct nlattr *in[IFLA_INFO_MAX + 1] = { 0 };
+
+	if (link_info)
+		nla_parse_nested(in, IFLA_INFO_MAX, link_info, NULL);
+	if (in[IFLA_INFO_KIND])
+		l->kind = copy_text(in[IFLA_INFO_KIND]);
+	else
+		l->kind = strdup(info->ifi_type == ARPHRD_LOOPBACK ? "" : "device");
+	return l->kind ? 0 : -ENOMEM;
+}
+
+static int on_link(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
+{
+	struct net_job *job = arg;
+	const struct ifinfomsg *info = nlmsg_data(h);
+	struct nlattr *at[IFLA_MAX + 1] = { 0 };
+	Ckpt__Net__Link *l = malloc(sizeof(*l));
+
+	if (net_append(&job->net->links, &job->net->n_links, l, err) < 0) {
+		free(l);
+		return -ENOMEM;
+	}
+	ckpt__net__link__init(l);
+	nlmsg_parse(h, sizeof(*info), at, IFLA_MAX, NULL);
+	l->index = (uint32_t)info->ifi_index;
+	l->flags = info->ifi_flags & NET_LINK_FLAGS;
+	l->mtu = number(at[IFLA_MTU]);
+	l->txqlen = number(at[IFLA_TXQLEN]);
+	l->group = number(at[IFLA_GROUP]);
+	l->name = copy_text(at[IFLA_IFNAME]);
+	l->alias = copy_text(at[IFLA_IFALIAS]);
+	if (read_kind(l, info, at[IFLA_LINKINFO]) < 0 ||
+	    (l->kind[0] && read_address(l, at[IFLA_ADDRESS]) < 0) || !l->name || !l->alias)
+		return ckpt_fail_sys(err, ENOMEM, "link %u", l->index);
+	l->peer = number(at[IFLA_LINK]);
+	/* until it is translated: the namespace's number as seen from here, counted from 1 */
+	if (at[IFLA_LINK_NETNSID])
+		l->peer_ns = number(at[IFLA_LINK_NETNSID]) + 1;
+	return 0;
+}
+
+/* The number under which another namespace is known here, or -1. */
+static int nsid_of(struct net_job *job, int fd)
+{
+	const struct rtgenmsg gen = { .rtgen_family = AF_UNSPEC };
+	struct nl_msg *msg = nlmsg_alloc_simple(RTM_GETNSID, 0);
+	struct nlattr *at[NETNSA_MAX + 1] = { 0 };
+	CKPT_AUTO_FREE struct nlmsghdr *answer = NULL;
+	struct sockaddr_nl from;
+	int r = -1;
+
+	if (msg && nlmsg_append(msg, (void *)(uintptr_t)&gen, sizeof(gen), NLMSG_ALIGNTO) == 0 &&
+	    nla_put_u32(msg, NETNSA_FD, (uint32_t)fd) == 0 && nl_send_auto(job->sk, msg) >= 0)
+		r = nl_recv(job->sk, &from, (unsigned char **)&answer, NULL);
+	nlmsg_free(msg);
+	/* an error is all there is; an answer is followed by the acknowledgement */
+	if (r <= 0 || answer->nlmsg_type != RTM_NEWNSID || nl_wait_for_ack(job->sk) < 0)
+		return -1;
+	nlmsg_parse(answer, sizeof(gen), at, NETNSA_MAX, NULL);
+	return at[NETNSA_NSID] ? (int)nla_get_u32(at[NETNSA_NSID]) : -1;
+}
+
+/* Which namespace of the tree is it? 0: none. */
+static uint32_t find_peer(struct net_job *job, uint32_t nsid)
+{
+	for (size_t i = 0; i < ckpt_ns_count(job->run); i++) {
+		const struct ckpt_ns *ns = ckpt_ns_at(job->run, i);
+
+		if (ns->type == CKPT_NS_NET && ns->fd >= 0 && nsid_of(job, ns->fd) == (int)nsid)
+			return ns->id;
+	}
+	return 0;
+}
+
+static int by_index(const void *a, const void *b)
+{
+	const Ckpt__Net__Link *x = *(Ckpt__Net__Link *const *)a, *y = *(Ckpt__Net__Link *const *)b;
+
+	return (x->index > y->index) - (x->index < y->index);
+}
+
+int net_links_read(struct net_job *job, struct ckpt_error *err)
+{
+	const struct ifinfomsg all = { .ifi_family = AF_UNSPEC };
+	const struct net_request q = { RTM_GETLINK, 0, &all, sizeof(all) };
+	int r = net_dump(job, &q, on_link, job, err);
+
+	for (size_t i = 0; i < job->net->n_links && r == 0; i++) {
+		Ckpt__Net__Link *l = job->net->links[i];
+
+		if (l->peer_ns)
+			l->peer_ns = find_peer(job, l->peer_ns - 1);
+		else if (l->peer)
+			l->peer_ns = job->ns->id;
+	}
+	if (job->net->n_links)
+		qsort(job->net->links, job->net->n_links, sizeof(*job->net->links), by_index);
+	return r;
+}
+
+const Ckpt__Net__Link *net_link(const Ckpt__Net__Network *net, uint32_t index)
+{
+	for (size_t i = 0; i < net->n_links; i++)
+		if (net->links[i]->index == index)
+			return net->links[i];
+	return NULL;
+}
+
+static void refuse(struct net_job *job, const char *feature, const Ckpt__Net__Link *l,
+		   const char *reason, const char *hint)
+{
+	char object[128];
+	const struct ckpt_blocker b = { feature, job->ns->member, object, reason, hint, true };
+
+	snprintf(object, sizeof(object), "%s: link %s", job->ns->name, l->name);
+	ckpt_refuse(job->run, &b);
+}
+
+void net_links_refuse(struct net_job *job)
+{
+	for (size_t i = 0; i < job->net->n_links; i++) {
+		const Ckpt__Net__Link *l = job->net->links[i];
+		const struct ckpt_ns *peer;
+		char reason[96];
+
+		if (!l->kind[0])
+			continue;
+		if (strcmp(l->kind, "veth") != 0) {
+			snprintf(reason, sizeof(reason),
+				 "links of the kind \"%.40s\" are not saved", l->kind);
+			refuse(job, "link-kind", l, reason, "take the link down and delete it");
+			continue;
+		}
+		peer = l->peer_ns ? ckpt_ns_by_id(job->run, l->peer_ns) : NULL;
+		if (!peer || peer->own || peer->lost)
+			refuse(job, "veth-outside", l,
+			       "the other end of the pair is outside the tree",
+			       "delete the pair, or dump a tree that has both ends");
+		else if (!ckpt_feature_on(job->run, "veth"))
+			refuse(job, "veth", l, "the feature net.veth is switched off",
+			       "switch it on");
+	}
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT */
+/* What the files of the plugin net share. */
+#ifndef CKPT_NET_NET_H
+#define CKPT_NET_NET_H
+
+#include <linux/if.h>
+#include <netlink/netlink.h>
+
+#include <ckpt/ns.h>
+#include <ckpt/plugin.h>
+
+#include "net.pb-c.h"
+
+enum { NET_REC_NETWORK = 1 };
+
+/* What a user sets of a link's flags; the others are state. */
+#define NET_LINK_FLAGS (IFF_UP | IFF_NOARP | IFF_PROMISC | IFF_ALLMULTI | IFF_MULTICAST | IFF_DEBUG)
+
+#define NET_MAX_LINKS	4096
+#define NET_MAX_ENTRIES 65536
+#define NET_MAX_SYSCTLS 65536
+
+/* A helper's work in one namespace. */
+struct net_job {
+	struct ckpt_run *run;
+	struct ckpt_ns *ns;
+	struct nl_sock *sk;
+	Ckpt__Net__Network *net;
+};
+
+/* ---- netlink.c ---- */
+
+struct net_request {
+	int type, flags;
+	const void *header;
+	size_t header_len;
+};
+
+/* Run fn(job) with a route socket in job's namespace. */
+int net_run(struct net_job *job, int (*fn)(struct net_job *job, struct ckpt_error *err),
+	    struct ckpt_error *err);
+/* Ask for a dump; `each` gets every message. */
+int net_dump(struct net_job *job, const struct net_request *q,
+	     int (*each)(struct nlmsghdr *h, void *arg, struct ckpt_error *err), void *arg,
+	     struct ckpt_error *err);
+/*
+ * A message that was built with the result `built` is sent, and its answer waited for, unless
+ * building failed; freed in any case. 0 or a negative NLE_ number of libnl.
+ */
+int net_finish(struct net_job *job, struct nl_msg *msg, int built);
+
+/* A further pointer at the end of a message's list. */
+int net_append(void *list, size_t *n, void *item, struct ckpt_error *err);
+
+/* ---- links.c: what there is; link_make.c: making it ---- */
+
+int net_links_read(struct net_job *job, struct ckpt_error *err);
+/* dump, on the namespace's own records: refuse links that cannot be made again. */
+void net_links_refuse(struct net_job *job);
+int net_links_make(struct net_job *job, struct ckpt_error *err);
+int net_links_up(struct net_job *job, struct ckpt_error *err);
+/* The link of that index in a record, or NULL. */
+const Ckpt__Net__Link *net_link(const Ckpt__Net__Network *net, uint32_t index);
+
+/* ---- entries.c: addresses, routes, rules, neighbours ---- */
+
+int net_entries_read(struct net_job *job, struct ckpt_error *err);
+int net_entries_plan(const Ckpt__Net__Network *net, struct ckpt_error *err);
+/* Make the kernel's lists those of the record, for the kinds that belong before links are up. */
+int net_entries_make(struct net_job *job, bool before_up, struct ckpt_error *err);
+
+/* ---- sysctl.c ---- */
+
+int net_sysctls_read(struct net_job *job, struct ckpt_error *err);
+int net_sysctls_write(struct net_job *job, struct ckpt_error *err);
+bool net_sysctl_name_ok(const char *name);
+
+/* ---- filter.c ---- */
+
+/* dump: packet filters and other tables that are not saved. */
+int net_filters_refuse(struct net_job *job, struct ckpt_error *err);
+
+#endif

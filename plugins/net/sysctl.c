@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: MIT */
+/* The settings below /proc/sys/net, which shows those of whoever looks. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "net.h"
+
+#define ROOT	  "/proc/sys/net"
+#define MAX_VALUE 4096
+
+/* The value without the newline; a length, or a negative errno. */
+static ssize_t read_value(int dir, const char *name, char *buf)
+{
+	CKPT_AUTO_FD int fd = openat(dir, name, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, buf, MAX_VALUE - 1);
+
+	if (n < 0)
+		return -errno;
+	if (n > 0 && buf[n - 1] == '\n')
+		n--;
+	buf[n] = 0;
+	return n;
+}
+
+static int add(struct net_job *job, const char *name, const char *value, struct ckpt_error *err)
+{
+	Ckpt__Net__Sysctl *s = malloc(sizeof(*s));
+
+	if (net_append(&job->net->sysctls, &job->net->n_sysctls, s, err) < 0) {
+		free(s);
+		return -ENOMEM;
+	}
+	ckpt__net__sysctl__init(s);
+	s->name = strdup(name);
+	s->value = strdup(value);
+	return s->name && s->value ? 0 : ckpt_fail_sys(err, ENOMEM, ROOT "/%s", name);
+}
+
+static int walk(struct net_job *job, int root, const char *path, struct ckpt_error *err);
+
+static int visit(struct net_job *job, int root, const char *path, struct ckpt_error *err)
+{
+	char value[MAX_VALUE];
+	struct stat st;
+
+	if (fstatat(root, path, &st, AT_SYMLINK_NOFOLLOW) < 0)
+		return errno == ENOENT ? 0 : ckpt_fail_sys(err, errno, ROOT "/%s", path);
+	if (S_ISDIR(st.st_mode))
+		return walk(job, root, path, err);
+	/* what cannot be read has no value (stable_secret), what cannot be written is no setting */
+	if (!S_ISREG(st.st_mode) || (st.st_mode & 0600) != 0600 ||
+	    read_value(root, path, value) < 0)
+		return 0;
+	return add(job, path, value, err);
+}
+
+static int not_dots(const struct dirent *d)
+{
+	return d->d_name[0] != '.' || (d->d_name[1] && strcmp(d->d_name, "..") != 0);
+}
+
+static int walk(struct net_job *job, int root, const char *path, struct ckpt_error *err)
+{
+	struct dirent **names;
+	int n = scandirat(root, path, &names, not_dots, alphasort), r = 0;
+
+	if (n < 0)
+		return ckpt_fail_sys(err, errno, ROOT "/%s", path);
+	for (int i = 0; i < n; i++) {
+		CKPT_AUTO_FREE char *below = NULL;
+
+		if (r == 0 && asprintf(&below, "%s%s%s", strcmp(path, ".") ? path : "",
+				       strcmp(path, ".") ? "/" : "", names[i]->d_name) < 0) {
+			below = NULL;
+			r = ckpt_fail_sys(err, ENOMEM, ROOT "/%s", path);
+		}
+		if (r == 0)
+			r = visit(job, root, below, err);
+		free(names[i]);
+	}
+	free(names);
+	return r;
+}
+
+int net_sysctls_read(struct net_job *job, struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int root = open(ROOT, O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+	if (root < 0)
+		return ckpt_fail_sys(err, errno, ROOT);
+	return walk(job, root, ".", err);
+}
+
+bool net_sysctl_name_ok(const char *name)
+{
+	return name[0] && name[0] != '/' && strncmp(name, "../", 3) != 0 && !strstr(name, "/../") &&
+	       strlen(name) < 256;
+}
+
+static int write_value(int root, const Ckpt__Net__Sysctl *s)
+{
+	CKPT_AUTO_FD int fd = openat(root, s->name, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+	size_t len = strlen(s->value);
+
+	if (fd < 0 || write(fd, s->value, len) != (ssize_t)len)
+		return -errno;
+	return 0;
+}
+
+int net_sysctls_write(struct net_job *job, struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int root = open(ROOT, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	const char *wrong = NULL;
+	int why = 0;
+
+	if (root < 0)
+		return ckpt_fail_sys(err, errno, ROOT);
+	/* some set others as well (ip_forward, conf/all/...): twice is enough for them to settle */
+	for (int pass = 0; pass < 3; pass++) {
+		wrong = NULL;
+		for (size_t i = 0; i < job->net->n_sysctls; i++) {
+			const Ckpt__Net__Sysctl *s = job->net->sysctls[i];
+			char value[MAX_VALUE];
+			ssize_t n = read_value(root, s->name, value);
+
+			if (n >= 0 && !strcmp(value, s->value))
+				continue;
+			wrong = s->name;
+			why = write_value(root, s);
+		}
+		if (!wrong)
+			return 0;
+	}
+	return ckpt_fail_sys(err, why ? why : EINVAL, ROOT "/%s", wrong);
+}

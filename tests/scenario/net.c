@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Two network namespaces, a pair of veth between them: loopback, addresses, routes, rules,
+ * neighbours, settings; and packets that still get across.
+ */
+#include <arpa/inet.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "victim.h"
+
+#define PORT 4711
+
+/* Addresses of links made from now on are of use at once. */
+#define NO_WAIT                                           \
+	"echo 0 >/proc/sys/net/ipv6/conf/all/accept_dad;" \
+	"echo 0 >/proc/sys/net/ipv6/conf/default/accept_dad"
+
+static const char *const looks[] = {
+	"ip -o link | sed 's/qdisc.*qlen/qlen/'",
+	"ip -o addr",
+	"ip route show table all | sort",
+	"ip -6 route show table all | sort",
+	"ip rule",
+	"ip -6 rule",
+	"ip neigh show nud permanent",
+	"cat /proc/sys/net/ipv4/ip_forward",
+	"cat /proc/sys/net/ipv4/conf/v1/rp_filter /proc/sys/net/core/somaxconn",
+};
+static char *seen[2][16];
+static int request[2], reply[2];
+
+static char *look(const char *command)
+{
+	FILE *f = popen(command, "r");
+	char *text = NULL;
+	size_t cap = 0;
+
+	if (!f || getdelim(&text, &cap, 0, f) < 0) {
+		free(text);
+		text = strdup("");
+	}
+	if (f)
+		pclose(f);
+	return text;
+}
+
+static void run(const char *command)
+{
+	if (system(command))
+		victim_die("%s failed", command);
+}
+
+static void remember(int who)
+{
+	for (size_t i = 0; i < sizeof(looks) / sizeof(*looks); i++)
+		seen[who][i] = look(looks[i]);
+}
+
+/* What is seen must be what was seen. */
+static void judge(int who, char *failure, size_t size)
+{
+	failure[0] = 0;
+	for (size_t i = 0; i < sizeof(looks) / sizeof(*looks); i++) {
+		char *now = look(looks[i]);
+
+		if (strcmp(now, seen[who][i]) != 0 && !failure[0])
+			snprintf(failure, size, "namespace %d: %s was\n%s\nis\n%s", who, looks[i],
+				 seen[who][i], now);
+		free(now);
+	}
+}
+
+static int udp(const char *address)
+{
+	struct sockaddr_in6 a = { .sin6_family = AF_INET6, .sin6_port = htons(PORT) };
+	int fd = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	inet_pton(AF_INET6, address, &a.sin6_addr);
+	if (bind(fd, (struct sockaddr *)&a, sizeof(a)))
+		victim_fail("bind %s: %s", address, strerror(errno));
+	return fd;
+}
+
+/* The child's socket hears what we send across the pair. */
+static void across(void)
+{
+	struct sockaddr_in6 to = { .sin6_family = AF_INET6, .sin6_port = htons(PORT) };
+	int fd = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	char c = 'l', answer[4096];
+	ssize_t n;
+
+	inet_pton(AF_INET6, "fd00:7::2", &to.sin6_addr);
+	if (write(request[1], &c, 1) != 1 || read(reply[0], &c, 1) != 1)
+		victim_fail("the child does not listen");
+	if (sendto(fd, "ping", 4, 0, (struct sockaddr *)&to, sizeof(to)) != 4)
+		victim_fail("sending across the pair: %s", strerror(errno));
+	close(fd);
+	n = read(reply[0], answer, sizeof(answer) - 1);
+	answer[n < 0 ? 0 : n] = 0;
+	CHECK(n == 4 && !strcmp(answer, "ping"), "across the pair came \"%s\"", answer);
+}
+
+static void check(void)
+{
+	char failure[4096], c = 'j';
+	ssize_t n;
+
+	judge(0, failure, sizeof(failure));
+	CHECK(!failure[0], "%s", failure);
+	if (write(request[1], &c, 1) != 1)
+		victim_fail("the child is gone");
+	n = read(reply[0], failure, sizeof(failure) - 1);
+	failure[n < 0 ? 0 : n] = 0;
+	CHECK(n == 1 && failure[0] == ' ', "%s", failure);
+	across();
+}
+
+/* 'u': set up; 'j': judge; 'l': listen, then pass on what comes. */
+static void child(void)
+{
+	char c, text[4096];
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	MUST(unshare(CLONE_NEWNET));
+	run(NO_WAIT);
+	MUST(write(reply[1], "m", 1));
+	while (read(request[0], &c, 1) == 1) {
+		if (c == 'u') {
+			run("ip link set lo up && ip link set v2 mtu 1400 up && ip addr add "
+			    "10.7.0.2/24 dev v2 && ip -6 addr add fd00:7::2/64 dev v2 nodad");
+			remember(1);
+			MUST(write(reply[1], "u", 1));
+		} else if (c == 'j') {
+			judge(1, text, sizeof(text) - 1);
+			if (!text[0])
+				strcpy(text, " ");
+			MUST(write(reply[1], text, strlen(text)));
+		} else {
+			int fd = udp("fd00:7::2");
+			ssize_t n;
+
+			MUST(write(reply[1], "l", 1));
+			n = recv(fd, text, sizeof(text), 0);
+			MUST(write(reply[1], text, n < 0 ? 0 : (size_t)n));
+			close(fd);
+		}
+	}
+	_exit(0);
+}
+
+int main(int argc, char **argv)
+{
+	char command[256], c;
+	pid_t pid;
+
+	victim_init(argc, argv);
+	MUST(pipe(request));
+	MUST(pipe(reply));
+	MUST(unshare(CLONE_NEWNET));
+	run(NO_WAIT);
+	pid = MUST(fork());
+	if (pid == 0)
+		child();
+	MUST(read(reply[0], &c, 1));
+	snprintf(command, sizeof(command),
+		 "ip link add v1 index 77 type veth peer name v2 index 88 netns %d", (int)pid);
+	run(command);
+	run("ip link set v1 address 02:00:00:00:07:01 alias 'the near end' && ip link set lo up && "
+	    "ip addr add 10.9.9.9/32 dev lo && ip addr add 10.7.0.1/24 dev v1 && "
+	    "ip -6 addr add fd00:7::1/64 dev v1 nodad && ip link set v1 up");
+	MUST(write(request[1], "u", 1));
+	MUST(read(reply[0], &c, 1));
+	run("ip route add 192.0.2.0/24 via 10.7.0.2 metric 7 && ip route add table 100 default via "
+	    "10.7.0.2 && ip rule add from 10.9.9.9 lookup 100 priority 55 && "
+	    "ip neigh add 10.7.0.99 lladdr 02:00:00:00:00:63 dev v1 nud permanent");
+	run("echo 1 >/proc/sys/net/ipv4/ip_forward; echo 2 >/proc/sys/net/ipv4/conf/v1/rp_filter; "
+	    "echo 321 >/proc/sys/net/core/somaxconn");
+	remember(0);
+	victim_ready();
+	victim_serve(check);
+}
