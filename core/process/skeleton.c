@@ -273,7 +273,8 @@ static pid_t clone_by(struct ckpt_run *run, struct ckpt_thread *by, const struct
 	in.args.flags = b->clone_flags | flags;
 	in.args.exit_signal = flags & CLONE_THREAD ? 0 : (uint64_t)b->exit_signal;
 	in.args.set_tid_size = b->n_set_tid;
-	memcpy(in.tids, b->set_tid, b->n_set_tid * sizeof(pid_t));
+	if (b->n_set_tid)
+		memcpy(in.tids, b->set_tid, b->n_set_tid * sizeof(pid_t));
 	if (b->reap) {
 		ckpt_script_add(s, SYS_wait4, CKPT_C(b->reap), CKPT_C(0), CKPT_C(__WALL),
 				CKPT_C(0));
