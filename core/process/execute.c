@@ -57,7 +57,9 @@ static void cut(struct portion *p)
 static void place(struct portion *p, struct script_arg *a)
 {
 	a->addr = segment_script_addr(p->seg) + DATA_AT + p->used;
-	memcpy(segment_script(p->seg) + DATA_AT + p->used, p->s->data + a->data, a->len);
+	/* a script may have no data at all */
+	if (a->len)
+		memcpy(segment_script(p->seg) + DATA_AT + p->used, p->s->data + a->data, a->len);
 	p->used += (a->len + 15) & ~(size_t)15;
 }
 
