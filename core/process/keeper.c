@@ -86,8 +86,7 @@ static inline SPAWN_PART int64_t make(const struct request *rq)
 	sys6(SYS_shmctl, shmid, IPC_RMID, 0, 0, 0, 0);
 	if (at < 0 && at > -4096)
 		return at;
-	/* the header's first word; no function of anybody else's is called here */
-	rq->kept->owner = (uint32_t *)(at + AGENT_CODE_SIZE);
+	rq->kept->at = (void *)(intptr_t)at;
 	r = sys6(SYS_shmctl, shmid, IPC_STAT, (int64_t)(uintptr_t)&ds, 0, 0, 0);
 	if (!r) {
 		ds.shm_perm.uid = rq->uid;
@@ -103,10 +102,13 @@ static inline SPAWN_PART int64_t make(const struct request *rq)
 static inline SPAWN_PART void tell(const struct kept *kept)
 {
 	for (; kept; kept = kept->next) {
-		if (!kept->owner)
+		/* the header's first word; no function of anybody else's is called here */
+		const uintptr_t owner = (uintptr_t)kept->at + AGENT_CODE_SIZE;
+
+		if (!kept->at)
 			continue;
-		__atomic_or_fetch(kept->owner, AGENT_OWNER_DIED, __ATOMIC_SEQ_CST);
-		sys6(SYS_futex, (int64_t)(uintptr_t)kept->owner, FUTEX_WAKE, INT_MAX, 0, 0, 0);
+		__atomic_or_fetch((uint32_t *)owner, AGENT_OWNER_DIED, __ATOMIC_SEQ_CST);
+		sys6(SYS_futex, (int64_t)owner, FUTEX_WAKE, INT_MAX, 0, 0, 0);
 	}
 }
 
@@ -208,6 +210,9 @@ void keeper_stop(struct keeper *k)
 	free(ckpt_steal_ptr(&k->stack));
 	for (struct kept *kept; (kept = k->kept);) {
 		k->kept = kept->next;
+		/* what it attached is in our memory too, and does not go with it */
+		if (kept->at)
+			shmdt(kept->at);
 		free(kept);
 	}
 	k->pid = 0;

@@ -10,7 +10,7 @@
 
 /* A segment of the keeper's, for the day of the engine's death. */
 struct kept {
-	uint32_t *owner; /* its header's */
+	void *at; /* where it is attached, in the memory that both have; NULL: nowhere */
 	struct kept *next;
 };
 

@@ -324,7 +324,8 @@ static size_t make_packet(struct packet *p, const Ckpt__Sock__UdpMessage *m, boo
 		p->ip.v6.ip6_dst = to->in6.sin6_addr;
 	}
 	memcpy(at, &udp, sizeof(udp));
-	memcpy(at + sizeof(udp), m->data.data, m->data.len);
+	if (m->data.len)
+		memcpy(at + sizeof(udp), m->data.data, m->data.len);
 	udp.check = checksum(pair, 2 * half, (const struct udphdr *)at, size);
 	memcpy(at, &udp, sizeof(udp));
 	return head + size;
