@@ -60,7 +60,7 @@ static int listen_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	/* of a listening socket: the connections that wait for accept(2) */
 	if (!ti.tcpi_unacked)
 		return 0;
-	r = sock_tcp_diag(sock_state(run), err);
+	r = sock_tcp_diag(run, err);
 	if (r || sock_tcp_waiting(run, f) == ti.tcpi_unacked)
 		return r;
 	snprintf(reason, sizeof(reason),
@@ -203,7 +203,7 @@ static int inet_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, str
 	len = sizeof(ti);
 	if (f->listening && getsockopt(f->fd, IPPROTO_TCP, TCP_INFO, &ti, &len))
 		return ckpt_fail_sys(err, errno, "TCP_INFO");
-	if (sock_options_read(sock_state(run), f, &options, err))
+	if (sock_options_read(run, f, &options, err))
 		return -err->err;
 	sock_owner_of(&f->st, &owner);
 	rec.id = f->file;
@@ -220,6 +220,8 @@ static int inet_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, str
 		    : 0;
 	if (!r)
 		r = ckpt_record_put(run, SOCK_INET, &rec.base, err);
+	if (!r)
+		r = sock_net_collect(run, f, err);
 	sock_udp_queue_free(&rec);
 	return r;
 }
@@ -351,10 +353,14 @@ static int inet_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, stru
 {
 	const Ckpt__Sock__Inet *rec = ckpt_record_need(run, "sock.inet", slot->file, err);
 	CKPT_AUTO_FD int fd = -1;
+	SOCK_PLACE(place);
 	int r;
 
 	if (!rec)
 		return -EBADMSG;
+	r = sock_net_enter(sock_net_saved(run, slot->file), &place, err);
+	if (r < 0)
+		return r;
 	fd = socket((int)rec->family, (int)rec->type | SOCK_CLOEXEC, (int)rec->protocol);
 	if (fd < 0)
 		return ckpt_fail_sys(err, errno, "socket(2)");

@@ -4,6 +4,7 @@
 #define SOCK_INTERNAL_H
 
 #include <ckpt/fd.h>
+#include <ckpt/ns.h>
 #include <ckpt/plugin.h>
 
 #include "sock.pb-c.h"
@@ -16,6 +17,7 @@ enum sock_record {
 	SOCK_UNIX_END,
 	SOCK_TCP,
 	SOCK_NETLINK,
+	SOCK_REC_PLACE,
 };
 
 /* bits of SO_BUF_LOCK */
@@ -67,6 +69,7 @@ void sock_look_free(struct sock_look *look);
 #define SOCK_OPTION_DATA 40
 /* Options of a new socket. */
 struct sock_defaults {
+	const struct ckpt_ns *ns;
 	int domain, type, protocol;
 	bool known[SOCK_OPTIONS_MAX];
 	int value[SOCK_OPTIONS_MAX];
@@ -88,7 +91,12 @@ struct sock_state {
 	struct sock_guard *guard;
 	struct sock_look *looks; /* at queues with descriptors in flight, until they are saved */
 	size_t n_looks;
-	uint64_t netns; /* cookie of ckpt's own */
+	struct sock_net {
+		uint64_t cookie;
+		const struct ckpt_ns *ns;
+	} * nets; /* ckpt's own and the tree's */
+	size_t n_nets;
+	bool nets_known;
 	struct sock_defaults defaults[32];
 	size_t n_defaults;
 	/* restore */
@@ -166,7 +174,7 @@ struct sock_options {
 	size_t n;
 };
 /* Those that differ from a new socket's. */
-int sock_options_read(struct sock_state *st, const struct ckpt_fd_found *f, struct sock_options *o,
+int sock_options_read(struct ckpt_run *run, const struct ckpt_fd_found *f, struct sock_options *o,
 		      struct ckpt_error *err);
 int sock_options_check(Ckpt__Sock__Option *const *opt, size_t n, uint32_t id,
 		       struct ckpt_error *err);
@@ -184,10 +192,31 @@ int sock_int(int fd, int level, int name);
 int sock_multicast_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			  struct ckpt_error *err);
 
+/* ---- the network namespace it belongs to ------------------------------------------- */
+
+/* The engine is elsewhere until this goes out of scope. */
+struct sock_place {
+	int back;
+};
+int sock_net_enter(const struct ckpt_ns *ns, struct sock_place *place, struct ckpt_error *err);
+void sock_net_leave(struct sock_place *place);
+#define SOCK_PLACE(name) __attribute__((cleanup(sock_net_leave))) struct sock_place name = { -1 }
+
+/* dump: of a socket of the tree. NULL: one that is not saved. */
+int sock_net_of(struct ckpt_run *run, int fd, const struct ckpt_ns **ns, struct ckpt_error *err);
+/* Refuse one of a namespace that is not saved; and one of any but ckpt's own. 0: fine. */
+int sock_net_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err);
+int sock_net_own_only(struct ckpt_run *run, const struct ckpt_fd_found *f, const char *what,
+		      struct ckpt_error *err);
+int sock_net_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err);
+int sock_net_plan(struct ckpt_run *run, struct ckpt_error *err);
+/* restore: where that file belongs. */
+struct ckpt_ns *sock_net_saved(struct ckpt_run *run, uint32_t file);
+
 /* ---- unix sockets ---------------------------------------------------------------- */
 
-/* The kernel's list of unix sockets in our network namespace, read once a look. */
-int sock_unix_diag(struct sock_state *st, struct ckpt_error *err);
+/* The kernel's lists of unix sockets in all network namespaces, read once a look. */
+int sock_unix_diag(struct ckpt_run *run, struct ckpt_error *err);
 const struct sock_unix_diag *sock_unix_find(const struct sock_state *st, uint64_t ino);
 /* How many descriptors wait in its queue. */
 unsigned sock_in_flight(const struct ckpt_fd_found *f);

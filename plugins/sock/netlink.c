@@ -86,7 +86,7 @@ static int netlink_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	if (r || getsockname(f->fd, (struct sockaddr *)&local, &len) ||
 	    getpeername(f->fd, (struct sockaddr *)&peer, &peer_len))
 		return ckpt_fail_sys(err, r ? r : errno, "reading a netlink socket");
-	if (sock_options_read(sock_state(run), f, &options, err))
+	if (sock_options_read(run, f, &options, err))
 		return -err->err;
 	sock_owner_of(&f->st, &owner);
 	rec.id = f->file;
@@ -99,7 +99,9 @@ static int netlink_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	rec.owner = &owner;
 	rec.options = options.ptr;
 	rec.n_options = options.n;
-	return ckpt_record_put(run, SOCK_NETLINK, &rec.base, err);
+	if (ckpt_record_put(run, SOCK_NETLINK, &rec.base, err))
+		return -err->err;
+	return sock_net_collect(run, f, err);
 }
 
 /* ---- restore ---------------------------------------------------------------------- */
@@ -149,10 +151,14 @@ static int netlink_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 {
 	const Ckpt__Sock__Netlink *rec = ckpt_record_need(run, "sock.netlink", slot->file, err);
 	CKPT_AUTO_FD int fd = -1;
+	SOCK_PLACE(place);
 	int r;
 
 	if (!rec)
 		return -EBADMSG;
+	r = sock_net_enter(sock_net_saved(run, slot->file), &place, err);
+	if (r < 0)
+		return r;
 	fd = socket(AF_NETLINK, (int)rec->type | SOCK_CLOEXEC, (int)rec->protocol);
 	if (fd < 0)
 		return ckpt_fail_sys(err, errno, "socket(2)");

@@ -260,20 +260,29 @@ static int read_option(int fd, const struct option *opt, int *value, uint8_t *da
 }
 
 /* What a socket of this family and type has when it is new; NULL: it cannot be made. */
-static const struct sock_defaults *defaults_of(struct sock_state *st, const struct ckpt_fd_found *f)
+static const struct sock_defaults *defaults_of(struct ckpt_run *run, const struct ckpt_fd_found *f,
+					       struct ckpt_error *err)
 {
+	struct sock_state *st = sock_state(run);
 	int domain = f->domain, type = f->type;
 	CKPT_AUTO_FD int fresh = -1;
+	const struct ckpt_ns *ns;
 	struct sock_defaults *d;
+	SOCK_PLACE(place);
+
+	/* settings of the namespace tell what a new one has */
+	if (sock_net_of(run, f->fd, &ns, err) < 0 || !ns || sock_net_enter(ns, &place, err) < 0)
+		return NULL;
 
 	for (size_t i = 0; i < st->n_defaults; i++)
-		if (st->defaults[i].domain == domain && st->defaults[i].type == type &&
-		    st->defaults[i].protocol == f->protocol)
+		if (st->defaults[i].ns == ns && st->defaults[i].domain == domain &&
+		    st->defaults[i].type == type && st->defaults[i].protocol == f->protocol)
 			return &st->defaults[i];
 	fresh = socket(domain, type | SOCK_CLOEXEC, f->protocol);
 	if (fresh < 0 || st->n_defaults == CKPT_ARRAY_SIZE(st->defaults))
 		return NULL;
 	d = &st->defaults[st->n_defaults++];
+	d->ns = ns;
 	d->domain = domain;
 	d->type = type;
 	d->protocol = f->protocol;
@@ -308,10 +317,10 @@ static bool is_lively(const struct option *opt, int tuned)
 					    (opt->get == SO_RCVBUF && tuned & SOCK_RCVBUF_LOCK));
 }
 
-int sock_options_read(struct sock_state *st, const struct ckpt_fd_found *f, struct sock_options *o,
+int sock_options_read(struct ckpt_run *run, const struct ckpt_fd_found *f, struct sock_options *o,
 		      struct ckpt_error *err)
 {
-	const struct sock_defaults *d = defaults_of(st, f);
+	const struct sock_defaults *d = defaults_of(run, f, err);
 	bool connected =
 		f->domain != AF_NETLINK && f->protocol == IPPROTO_TCP && is_connected(f->fd);
 	int tuned = connected ? ~sock_buf_lock(f->fd) : 0;
@@ -404,37 +413,13 @@ int sock_buf_lock(int fd)
 	return sock_int(fd, SOL_SOCKET, SO_BUF_LOCK);
 }
 
-/* Does the socket belong to the network namespace that ckpt is in? */
-static int own_netns(struct sock_state *st, int fd, bool *own)
-{
-	uint64_t cookie = 0;
-	socklen_t len = sizeof(cookie);
-
-	if (!st->netns) {
-		CKPT_AUTO_FD int mine = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-
-		if (mine < 0 || getsockopt(mine, SOL_SOCKET, SO_NETNS_COOKIE, &st->netns, &len))
-			return -errno;
-	}
-	len = sizeof(cookie);
-	if (getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, &cookie, &len))
-		return -errno;
-	*own = cookie == st->netns;
-	return 0;
-}
-
 int sock_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
 {
 	socklen_t len = 0;
-	bool own = false;
-	int r = own_netns(sock_state(run), f->fd, &own);
+	int r = sock_net_survey(run, f, err);
 
 	if (r)
-		return ckpt_fail_sys(err, r, "SO_NETNS_COOKIE");
-	if (!own)
-		return sock_refuse(run, f, "netns",
-				   "the socket belongs to another network namespace",
-				   "run ckpt in that network namespace");
+		return r;
 	/* asked with no room, the kernel answers with the filter's length, or EACCES for eBPF */
 	if (getsockopt(f->fd, SOL_SOCKET, SO_GET_FILTER, NULL, &len) ? errno == EACCES : len > 0)
 		return sock_refuse(run, f, "socket-filter", "a filter is attached to the socket",

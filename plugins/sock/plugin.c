@@ -21,6 +21,7 @@ static const struct ckpt_feature features[] = {
 	{ "unix-dgram", "unix dgram sockets, bound or connected, with queued messages" },
 	{ "pending", "connections to unix sockets that wait to be accepted" },
 	{ "scm-rights", "descriptors in flight: in messages that nobody has read" },
+	{ "netns", "sockets that belong to a network namespace inside the tree" },
 	{ "scm-only", "descriptors in flight that are open nowhere else" },
 	{ NULL, NULL },
 };
@@ -31,6 +32,7 @@ static const struct ckpt_record_type records[] = {
 	{ SOCK_UNIX_END, "unix-end", &ckpt__sock__unix_end__descriptor },
 	{ SOCK_TCP, "tcp", &ckpt__sock__tcp__descriptor },
 	{ SOCK_NETLINK, "netlink", &ckpt__sock__netlink__descriptor },
+	{ SOCK_REC_PLACE, "place", &ckpt__sock__place__descriptor },
 	{ 0, NULL, NULL },
 };
 
@@ -74,6 +76,8 @@ static int plan(struct ckpt_run *run, struct ckpt_error *err)
 		snprintf(type, sizeof(type), "sock.%s", records[i].name);
 		r = check_order(run, type, err);
 	}
+	if (!r)
+		r = sock_net_plan(run, err);
 	return r ? r : sock_pending_order(run, err);
 }
 
@@ -129,6 +133,7 @@ static const struct ckpt_step steps[] = {
 	  .help = "check the order of the records",
 	  .after = LIST("loaded"),
 	  .before = LIST("planned"),
+	  .wants = LIST("ns.plan"),
 	  .fn = plan },
 	{ .runs = CKPT_RESTORE,
 	  .name = "names",

@@ -43,6 +43,7 @@ void sock_state_free(void *state)
 	free(st->looks);
 	free(st->deferred);
 	free(st->diag);
+	free(st->nets);
 	free(st->waiting);
 	free(st->kept);
 	free(st->stash);

@@ -207,18 +207,24 @@ static int tcp_connected_survey(struct ckpt_run *run, const struct ckpt_fd_found
 	struct sock_state *st = sock_state(run);
 	union sock_address local, peer;
 	const struct sock_tcp_diag *other;
+	const struct ckpt_ns *net;
 	int state = state_of(f->fd), r = sock_survey(run, f, err);
+	SOCK_PLACE(place);
 	bool out;
 
 	if (!r)
-		r = sock_tcp_diag(st, err);
+		r = sock_tcp_diag(run, err);
+	if (!r)
+		r = sock_net_of(run, f->fd, &net, err);
+	if (!r)
+		r = sock_net_enter(net, &place, err);
 	if (!r)
 		r = survey_state(run, f);
 	if (r)
 		return r;
 	if (ends_of(f->fd, &local, &peer))
 		return ckpt_is_live(run) ? 1 : ckpt_fail_sys(err, errno, "getpeername(2)");
-	other = sock_tcp_find(st, &peer, &local);
+	other = sock_tcp_find(st, net, &peer, &local);
 	if (other && sock_tcp_listener(st, other))
 		r = survey_waiting(run, f, other, &peer, err);
 	else if (other && other->ino)
@@ -325,10 +331,11 @@ static void take_options(struct reading *x, int fd)
 }
 
 /* The other end's description, or that it waits. */
-static int take_other(struct ckpt_run *run, const struct ckpt_fd_found *f, struct reading *x)
+static int take_other(struct ckpt_run *run, const struct ckpt_fd_found *f,
+		      const struct ckpt_ns *net, struct reading *x)
 {
 	const struct sock_state *st = sock_state(run);
-	const struct sock_tcp_diag *other = sock_tcp_find(st, &x->peer_end, &x->local_end);
+	const struct sock_tcp_diag *other = sock_tcp_find(st, net, &x->peer_end, &x->local_end);
 	bool out = false;
 
 	x->rec.waits = other && sock_tcp_listener(st, other);
@@ -344,6 +351,7 @@ static int fill_record(struct ckpt_run *run, const struct ckpt_fd_found *f, stru
 {
 	struct sock_state *st = sock_state(run);
 	const struct sock_tcp_look *look = find_sent(st, f->st.st_ino);
+	const struct ckpt_ns *net;
 	int r = look ? ends_of(f->fd, &x->local_end, &x->peer_end) : -ENOENT;
 
 	if (!r)
@@ -356,11 +364,13 @@ static int fill_record(struct ckpt_run *run, const struct ckpt_fd_found *f, stru
 		r = sock_address_read(&x->peer_end, &x->peer);
 	if (r)
 		return ckpt_fail_sys(err, r, "reading a TCP connection");
-	if (take_other(run, f, x))
+	if (sock_net_of(run, f->fd, &net, err))
+		return -err->err;
+	if (!net || take_other(run, f, net, x))
 		return ckpt_fail_as(err, CKPT_EXIT_REFUSED, EOPNOTSUPP,
 				    "the other end of a TCP connection is left out");
 	take_options(x, f->fd);
-	return sock_options_read(st, f, &x->options, err);
+	return sock_options_read(run, f, &x->options, err);
 }
 
 static int tcp_connected_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
@@ -383,6 +393,8 @@ static int tcp_connected_collect(struct ckpt_run *run, const struct ckpt_fd_foun
 	x->rec.n_options = x->options.n;
 	if (!r)
 		r = ckpt_record_put(run, SOCK_TCP, &x->rec.base, err);
+	if (!r)
+		r = sock_net_collect(run, f, err);
 	free(x->in);
 	return r;
 }

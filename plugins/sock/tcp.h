@@ -21,6 +21,7 @@ struct sock_window {
 
 /* One of the kernel's TCP sockets; addresses of IPv4 as those of IPv6 that stand for them. */
 struct sock_tcp_diag {
+	uint32_t net; /* id of the namespace */
 	uint8_t src[16], dst[16];
 	uint16_t sport, dport; /* big endian, as in addresses */
 	uint8_t state;
@@ -37,10 +38,10 @@ struct sock_tcp_look {
 	size_t len; /* of the data alone */
 };
 
-/* The kernel's list of TCP sockets in our network namespace, read once a look. */
-int sock_tcp_diag(struct sock_state *st, struct ckpt_error *err);
-/* The socket that is bound to `src` and connected to `dst`, or NULL. */
-const struct sock_tcp_diag *sock_tcp_find(const struct sock_state *st,
+/* The kernel's lists of TCP sockets in all network namespaces, read once a look. */
+int sock_tcp_diag(struct ckpt_run *run, struct ckpt_error *err);
+/* The socket of that namespace that is bound to `src` and connected to `dst`, or NULL. */
+const struct sock_tcp_diag *sock_tcp_find(const struct sock_state *st, const struct ckpt_ns *net,
 					  const union sock_address *src,
 					  const union sock_address *dst);
 /* How many in the list wait at this listening socket for accept(2) and are ours to connect again.
@@ -54,7 +55,7 @@ bool sock_tcp_untouched(const struct sock_tcp_diag *waits);
 /* End what is left of a closed connection between these. 0: there is nothing now. */
 int sock_tcp_clear(const union sock_address *src, const union sock_address *dst);
 
-/* End what is left of closed connections of the port, with that address or of any. */
+/* The same for all of the port in ckpt's own namespace, with that address or of any. */
 void sock_tcp_clear_port(const struct sock_state *st, const union sock_address *local);
 
 /* Set a TCP option that is an integer: 0 or a negative errno. */

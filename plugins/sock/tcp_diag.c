@@ -28,7 +28,7 @@ static void take_address(uint8_t to[16], int family, const void *from)
 	memcpy(to + sizeof(mapped), from, 4);
 }
 
-static int take_socket(struct sock_state *st, const struct inet_diag_msg *m)
+static int take_socket(struct sock_state *st, uint32_t net, const struct inet_diag_msg *m)
 {
 	struct sock_tcp_diag *d;
 
@@ -43,6 +43,7 @@ static int take_socket(struct sock_state *st, const struct inet_diag_msg *m)
 	}
 	d = &st->tcp[st->n_tcp++];
 	memset(d, 0, sizeof(*d));
+	d->net = net;
 	take_address(d->src, m->idiag_family, m->id.idiag_src);
 	take_address(d->dst, m->idiag_family, m->id.idiag_dst);
 	d->sport = m->id.idiag_sport;
@@ -54,7 +55,7 @@ static int take_socket(struct sock_state *st, const struct inet_diag_msg *m)
 }
 
 /* 1: there is more to come. */
-static int take_buffer(struct sock_state *st, struct nlmsghdr *h, unsigned left)
+static int take_buffer(struct sock_state *st, uint32_t net, struct nlmsghdr *h, unsigned left)
 {
 	for (; NLMSG_OK(h, left); h = NLMSG_NEXT(h, left)) {
 		const struct nlmsgerr *e = NLMSG_DATA(h);
@@ -64,7 +65,7 @@ static int take_buffer(struct sock_state *st, struct nlmsghdr *h, unsigned left)
 			return 0;
 		if (h->nlmsg_type == NLMSG_ERROR)
 			return e->error ? e->error : -EPROTO;
-		r = take_socket(st, NLMSG_DATA(h));
+		r = take_socket(st, net, NLMSG_DATA(h));
 		if (r)
 			return r;
 	}
@@ -89,7 +90,8 @@ static struct request request_of(int type, int flags, int family)
 	};
 }
 
-static int list_family(struct sock_state *st, int nl, int family, char *buf, size_t size)
+static int list_family(struct sock_state *st, uint32_t net, int nl, int family, char *buf,
+		       size_t size)
 {
 	struct request q = request_of(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, family);
 	int r = send(nl, &q, sizeof(q), 0) == sizeof(q) ? 1 : -errno;
@@ -97,29 +99,45 @@ static int list_family(struct sock_state *st, int nl, int family, char *buf, siz
 	while (r > 0) {
 		ssize_t len = recv(nl, buf, size, 0);
 
-		r = len < 0 ? -errno : take_buffer(st, (struct nlmsghdr *)buf, (unsigned)len);
+		r = len < 0 ? -errno : take_buffer(st, net, (struct nlmsghdr *)buf, (unsigned)len);
 	}
 	return r;
 }
 
-int sock_tcp_diag(struct sock_state *st, struct ckpt_error *err)
+/* Those of the network namespace that we are in. */
+static int list(struct sock_state *st, uint32_t net, char *buf, size_t size)
 {
-	size_t size = 256 * 1024;
-	CKPT_AUTO_FREE char *buf = NULL;
-	CKPT_AUTO_FD int nl = -1;
-	int r;
+	CKPT_AUTO_FD int nl = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+	int r = nl < 0 ? -errno : list_family(st, net, nl, AF_INET, buf, size);
+
+	return r ? r : list_family(st, net, nl, AF_INET6, buf, size);
+}
+
+int sock_tcp_diag(struct ckpt_run *run, struct ckpt_error *err)
+{
+	struct sock_state *st = sock_state(run);
+	const size_t size = 256 * 1024;
+	CKPT_AUTO_FREE char *buf = malloc(size);
 
 	if (st->tcp_known)
 		return 0;
-	buf = malloc(size);
-	nl = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
-	if (nl < 0 || !buf)
-		return ckpt_fail_sys(err, errno, "opening NETLINK_SOCK_DIAG");
-	r = list_family(st, nl, AF_INET, buf, size);
-	if (!r)
-		r = list_family(st, nl, AF_INET6, buf, size);
-	if (r)
-		return ckpt_fail_sys(err, r, "asking the kernel for its TCP sockets (inet_diag)");
+	if (!buf)
+		return ckpt_fail_sys(err, ENOMEM, "list of TCP sockets");
+	for (size_t i = 0; i < ckpt_ns_count(run); i++) {
+		const struct ckpt_ns *ns = ckpt_ns_at(run, i);
+		SOCK_PLACE(place);
+		int r;
+
+		if (ns->type != CKPT_NS_NET || (!ns->own && ns->fd < 0))
+			continue;
+		r = sock_net_enter(ns, &place, err);
+		if (r < 0)
+			return r;
+		r = list(st, ns->id, buf, size);
+		if (r)
+			return ckpt_fail_sys(err, r,
+					     "asking the kernel for its TCP sockets (inet_diag)");
+	}
 	if (st->n_tcp)
 		qsort(st->tcp, st->n_tcp, sizeof(*st->tcp), by_ends);
 	st->tcp_known = true;
@@ -138,11 +156,15 @@ static const struct sock_tcp_diag *find(const struct sock_state *st,
 	return st->n_tcp ? bsearch(key, st->tcp, st->n_tcp, sizeof(*key), by_ends) : NULL;
 }
 
-const struct sock_tcp_diag *sock_tcp_find(const struct sock_state *st,
+const struct sock_tcp_diag *sock_tcp_find(const struct sock_state *st, const struct ckpt_ns *net,
 					  const union sock_address *src,
 					  const union sock_address *dst)
 {
-	struct sock_tcp_diag key = { .sport = src->in.sin_port, .dport = dst->in.sin_port };
+	struct sock_tcp_diag key = {
+		.net = net->id,
+		.sport = src->in.sin_port,
+		.dport = dst->in.sin_port,
+	};
 
 	take_address(key.src, src->sa.sa_family, bytes_of(src));
 	take_address(key.dst, dst->sa.sa_family, bytes_of(dst));
@@ -171,7 +193,7 @@ static bool any_address(const uint8_t a[16])
 
 static bool listens_for(const struct sock_tcp_diag *l, const struct sock_tcp_diag *waits)
 {
-	return l->state == TCP_LISTEN && l->sport == waits->sport &&
+	return l->state == TCP_LISTEN && l->net == waits->net && l->sport == waits->sport &&
 	       (any_address(l->src) || !memcmp(l->src, waits->src, 16));
 }
 
@@ -198,7 +220,7 @@ unsigned sock_tcp_waiting(struct ckpt_run *run, const struct ckpt_fd_found *f)
 
 	for (size_t i = 0; i < st->n_tcp; i++) {
 		const struct sock_tcp_diag *d = &st->tcp[i], *l = NULL, *client = NULL;
-		struct sock_tcp_diag key = { .sport = d->dport, .dport = d->sport };
+		struct sock_tcp_diag key = { .net = d->net, .sport = d->dport, .dport = d->sport };
 		bool out;
 
 		if (may_wait(d))
@@ -289,7 +311,8 @@ void sock_tcp_clear_port(const struct sock_state *st, const union sock_address *
 		const struct sock_tcp_diag *d = &st->tcp[i];
 		union sock_address src, dst;
 
-		if (d->ino || d->state == TCP_LISTEN || d->sport != key.sport ||
+		if (d->net != 1 + CKPT_NS_NET || d->ino || d->state == TCP_LISTEN ||
+		    d->sport != key.sport ||
 		    (!any_address(key.src) && memcmp(d->src, key.src, 16) != 0))
 			continue;
 		src = address_of(d->src, d->sport);

@@ -92,30 +92,34 @@ static int saved_reuse(Ckpt__Sock__Option *const *options, size_t n)
 	return 0;
 }
 
-static void sweep_connection(const struct sock_state *st, const Ckpt__Sock__Tcp *rec)
+static void sweep_connection(struct ckpt_run *run, const Ckpt__Sock__Tcp *rec)
 {
+	const struct ckpt_ns *net = sock_net_saved(run, rec->id);
+	const struct sock_state *st = sock_state(run);
 	union sock_address local, peer;
 
-	if (!ends_of(rec, &local, &peer))
+	/* one that is made anew is empty */
+	if (!net->own || !ends_of(rec, &local, &peer))
 		return;
 	sock_address_unmap(&local);
 	sock_address_unmap(&peer);
 	/* both: the other end may be one that was closed */
-	if (sock_tcp_find(st, &local, &peer))
+	if (sock_tcp_find(st, net, &local, &peer))
 		sock_tcp_clear(&local, &peer);
-	if (sock_tcp_find(st, &peer, &local))
+	if (sock_tcp_find(st, net, &peer, &local))
 		sock_tcp_clear(&peer, &local);
 }
 
 /* With SO_REUSEADDR the kernel lets it have its port. */
-static void sweep_listener(const struct sock_state *st, const Ckpt__Sock__Inet *rec)
+static void sweep_listener(struct ckpt_run *run, const Ckpt__Sock__Inet *rec)
 {
 	union sock_address local;
 	socklen_t len;
 
-	if (rec->listening && !saved_reuse(rec->options, rec->n_options) &&
+	if (rec->listening && sock_net_saved(run, rec->id)->own &&
+	    !saved_reuse(rec->options, rec->n_options) &&
 	    sock_address_write(rec->family, rec->local, &local, &len))
-		sock_tcp_clear_port(st, &local);
+		sock_tcp_clear_port(sock_state(run), &local);
 }
 
 /*
@@ -125,16 +129,15 @@ static void sweep_listener(const struct sock_state *st, const Ckpt__Sock__Inet *
 int sock_tcp_sweep(struct ckpt_run *run)
 {
 	size_t n = ckpt_record_count(run, "sock.tcp"), m = ckpt_record_count(run, "sock.inet");
-	struct sock_state *st = sock_state(run);
 	struct ckpt_error ignored = { 0 };
 
 	/* it only helps: what is really in the way is reported by who finds it there */
-	if ((!n && !m) || sock_tcp_diag(st, &ignored))
+	if ((!n && !m) || sock_tcp_diag(run, &ignored))
 		return 0;
 	for (size_t i = 0; i < n; i++)
-		sweep_connection(st, ckpt_record_at(run, "sock.tcp", i));
+		sweep_connection(run, ckpt_record_at(run, "sock.tcp", i));
 	for (size_t i = 0; i < m; i++)
-		sweep_listener(st, ckpt_record_at(run, "sock.inet", i));
+		sweep_listener(run, ckpt_record_at(run, "sock.inet", i));
 	return 0;
 }
 
@@ -473,9 +476,13 @@ int sock_tcp_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, struct 
 	const Ckpt__Sock__Tcp *rec = ckpt_record_need(run, "sock.tcp", slot->file, err), *other;
 	struct sock_state *st = sock_state(run);
 	int fd = sock_stash_take(st, slot->file), pair[2] = { -1, -1 }, r;
+	SOCK_PLACE(place);
 
 	if (fd >= 0 || !rec)
 		return fd >= 0 ? fd : -EBADMSG;
+	r = sock_net_enter(sock_net_saved(run, slot->file), &place, err);
+	if (r < 0)
+		return r;
 	if (rec->waits)
 		return open_waiting(run, rec, err);
 	other = rec->other ? ckpt_record_by_id(run, "sock.tcp", rec->other) : NULL;
@@ -527,9 +534,13 @@ int sock_tcp_settle(struct ckpt_run *run, struct ckpt_error *err)
 	for (size_t i = 0; i < st->n_kept && !r; i++) {
 		const Ckpt__Sock__Tcp *rec = ckpt_record_by_id(run, "sock.tcp", st->kept[i].id);
 		int reuse = rec ? saved_reuse(rec->options, rec->n_options) : 0;
+		SOCK_PLACE(place);
 
 		if (!rec)
 			continue;
+		r = sock_net_enter(sock_net_saved(run, rec->id), &place, err);
+		if (r < 0)
+			return r;
 		if (rec->waits)
 			r = connect_waiting(st->kept[i].fd, rec, err);
 		if (!r &&

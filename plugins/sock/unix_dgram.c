@@ -27,7 +27,9 @@ static int unix_dgram_survey(struct ckpt_run *run, const struct ckpt_fd_found *f
 	d = sock_end_find(run, f, &r, err);
 	if (!d)
 		return r;
-	r = sock_end_survey(run, f, d, err);
+	r = sock_net_own_only(run, f, "datagram sockets", err);
+	if (!r)
+		r = sock_end_survey(run, f, d, err);
 	if (!r && !sock_name_read(f->fd, true, &peer))
 		r = sock_refuse(run, f, "unix-name", "it is one of a socketpair, bound to a name",
 				"do not bind one of a pair");

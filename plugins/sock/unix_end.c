@@ -29,7 +29,7 @@ const struct sock_unix_diag *sock_end_find(struct ckpt_run *run, const struct ck
 
 	*r = sock_survey(run, f, err);
 	if (!*r)
-		*r = sock_unix_diag(sock_state(run), err);
+		*r = sock_unix_diag(run, err);
 	if (*r)
 		return NULL;
 	d = sock_unix_find(sock_state(run), f->st.st_ino);
@@ -94,7 +94,7 @@ int sock_end_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	rec->reset = !rec->peer && p.revents & POLLERR;
 	rec->shutdown = d->shutdown;
 	sock_owner_of(&f->st, &owner);
-	if (sock_options_read(sock_state(run), f, &options, err))
+	if (sock_options_read(run, f, &options, err))
 		return -err->err;
 	if (rec->form == SOCK_PAIR || rec->form == SOCK_NAMED || rec->form == SOCK_PENDING) {
 		sock_creator_of(run, f->fd, &creator);
@@ -108,6 +108,8 @@ int sock_end_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 		r = check_senders(rec, err);
 	if (!r)
 		r = ckpt_record_put(run, SOCK_UNIX_END, &rec->base, err);
+	if (!r)
+		r = sock_net_collect(run, f, err);
 	sock_queue_free(rec);
 	return r;
 }

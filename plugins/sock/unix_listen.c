@@ -48,13 +48,15 @@ static int unix_listen_collect(struct ckpt_run *run, const struct ckpt_fd_found 
 	rec.backlog = d->backlog;
 	sock_creator_of(run, f->fd, &creator);
 	sock_owner_of(&f->st, &owner);
-	if (sock_options_read(sock_state(run), f, &options, err))
+	if (sock_options_read(run, f, &options, err))
 		return -err->err;
 	rec.creator = &creator;
 	rec.owner = &owner;
 	rec.options = options.ptr;
 	rec.n_options = options.n;
-	return ckpt_record_put(run, SOCK_UNIX_LISTEN, &rec.base, err);
+	if (ckpt_record_put(run, SOCK_UNIX_LISTEN, &rec.base, err))
+		return -err->err;
+	return sock_net_collect(run, f, err);
 }
 
 /* ---- restore ---------------------------------------------------------------------- */
@@ -103,10 +105,14 @@ static int make(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
 	const Ckpt__Sock__UnixListen *rec = ckpt_record_need(run, "sock.unix-listen", id, err);
 	CKPT_AUTO_FD int fd = -1;
+	SOCK_PLACE(place);
 	int r;
 
 	if (!rec)
 		return -EBADMSG;
+	r = sock_net_enter(sock_net_saved(run, id), &place, err);
+	if (r < 0)
+		return r;
 	fd = socket(AF_UNIX, (int)rec->type | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return ckpt_fail_sys(err, errno, "socket(2)");

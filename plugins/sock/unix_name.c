@@ -185,7 +185,7 @@ static int plan_path(struct ckpt_run *run, uint32_t mnt, const char *path, struc
 	/* the original is still there while its own image is checked */
 	if (ckpt_plan_only(run))
 		return 0;
-	r = sock_unix_diag(st, err);
+	r = sock_unix_diag(run, err);
 	if (!r && in_use(st, &s))
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "stop the program that listens there",
 				  "the socket %s is in use", path);

@@ -2,6 +2,7 @@
 /* socketpair(2): both ends in the tree, or one that is left over from a closed other. */
 #include "unix.h"
 
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -76,6 +77,7 @@ static void gather(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec, size_t 
 		   struct batch *b)
 {
 	size_t n = ckpt_record_count(run, "sock.unix-end");
+	const struct ckpt_ns *net = sock_net_saved(run, rec->id);
 
 	b->n = 0;
 	for (size_t i = (size_t)ckpt_record_index(run, "sock.unix-end", rec->id);
@@ -83,7 +85,7 @@ static void gather(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec, size_t 
 		const Ckpt__Sock__UnixEnd *e = ckpt_record_at(run, "sock.unix-end", i);
 
 		if (e->form != SOCK_PAIR || !sock_same_creator(e->creator, rec->creator) ||
-		    (e->peer && e->peer < e->id))
+		    sock_net_saved(run, e->id) != net || (e->peer && e->peer < e->id))
 			continue;
 		b->sv[b->n][0] = b->sv[b->n][1] = -1;
 		b->end[b->n++] = e;
@@ -107,22 +109,45 @@ static int fetch_pairs(struct ckpt_task *task, struct batch *b, const struct ckp
 	return 0;
 }
 
+/* The maker may have been in another network namespace than it is now: *num is lent to it. */
+static int add_setns(struct ckpt_run *run, struct ckpt_script *s, struct ckpt_task *task,
+		     const struct ckpt_ns *net, int *num, struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int own =
+		net->own ? open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC) : -1;
+
+	*num = ckpt_lend_fd(run, task, net->own ? own : net->fd, err);
+	if (*num >= 0)
+		ckpt_script_add(s, SYS_setns, CKPT_C(*num), CKPT_C(CLONE_NEWNET));
+	return *num < 0 ? *num : 0;
+}
+
 /* Made by their creator, fetched from there, closed there. */
 static int make_in(struct ckpt_run *run, struct ckpt_task *task, struct batch *b,
 		   struct ckpt_error *err)
 {
 	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "sock.socketpair");
 	CKPT_AUTO_SCRIPT struct ckpt_script *close_them = ckpt_script_new(run, "sock.socketpair");
-	int ops[BATCH], r;
+	const struct ckpt_ns *now = ckpt_ns_of_task(run, task, CKPT_NS_NET);
+	const struct ckpt_ns *net = sock_net_saved(run, b->end[0]->id);
+	int ops[BATCH], lent[2] = { -1, -1 }, r = 0;
 
+	if (now != net)
+		r = add_setns(run, s, task, net, &lent[0], err);
 	sock_creator_enter(s, b->end[0]->creator);
 	for (size_t i = 0; i < b->n; i++)
 		ops[i] = ckpt_script_add(s, SYS_socketpair, CKPT_C(AF_UNIX),
 					 CKPT_C(b->end[i]->type | SOCK_CLOEXEC), CKPT_C(0),
 					 CKPT_OUT(2 * sizeof(int)));
 	sock_creator_leave(s, b->end[0]->creator);
-	r = ckpt_script_run(s, task->threads[0], err);
-	if (!r)
+	if (r == 0 && now != net)
+		r = add_setns(run, s, task, now, &lent[1], err);
+	if (r == 0)
+		r = ckpt_script_run(s, task->threads[0], err);
+	for (int i = 0; i < 2 && r == 0; i++)
+		if (lent[i] >= 0)
+			r = ckpt_return_fd(run, task, lent[i], err);
+	if (r == 0)
 		r = fetch_pairs(task, b, s, ops, close_them, err);
 	return r ? r : ckpt_script_run(close_them, task->threads[0], err);
 }
@@ -131,10 +156,15 @@ static int make_pairs(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec, stru
 		      struct ckpt_error *err)
 {
 	struct ckpt_task *task = sock_creator_task(run, rec->creator);
+	SOCK_PLACE(place);
+	int r;
 
 	gather(run, rec, task ? BATCH : 1, b);
 	if (task)
 		return make_in(run, task, b, err);
+	r = sock_net_enter(sock_net_saved(run, rec->id), &place, err);
+	if (r < 0)
+		return r;
 	if (socketpair(AF_UNIX, (int)rec->type | SOCK_CLOEXEC, 0, b->sv[0]))
 		return ckpt_fail_sys(err, errno, "socketpair(2)");
 	return 0;
@@ -150,6 +180,7 @@ static int unix_pair_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 	sock_state(run)->tree = slot->tree;
 	if (fd >= 0 || !rec)
 		return fd >= 0 ? fd : -EBADMSG;
+	b.n = 0;
 	r = make_pairs(run, rec, &b, err);
 	for (size_t i = 0; i < b.n; i++) {
 		if (!r)

@@ -429,7 +429,7 @@ int sock_carried(struct ckpt_run *run, const struct ckpt_fd_found *f,
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	/* what will be refused is left alone */
 	if (!ckpt_feature_on(run, "scm-rights") || !ckpt_feature_on(run, "scm-only") ||
-	    sock_unix_diag(st, &ignored) || sock_has_error(f))
+	    sock_unix_diag(run, &ignored) || sock_has_error(f))
 		return 0;
 	d = sock_unix_find(st, f->st.st_ino);
 	if (!d)

@@ -363,10 +363,14 @@ static int unix_stream_open(struct ckpt_run *run, const struct ckpt_fd_slot *slo
 {
 	const Ckpt__Sock__UnixEnd *rec = ckpt_record_need(run, "sock.unix-end", slot->file, err);
 	int fd = sock_stash_take(sock_state(run), slot->file), sv[2] = { -1, -1 }, r;
+	SOCK_PLACE(place);
 
 	sock_state(run)->tree = slot->tree;
 	if (fd >= 0 || !rec)
 		return fd >= 0 ? fd : -EBADMSG;
+	r = sock_net_enter(sock_net_saved(run, slot->file), &place, err);
+	if (r < 0)
+		return r;
 	if (rec->form == SOCK_UNCONNECTED || rec->form == SOCK_PENDING)
 		return make_unconnected(run, rec, err);
 	r = make_connection(run, rec, sv, err);

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Which network namespace a socket belongs to. It is the one that its maker was in, and
+ * need not be its holder's. So the engine goes there to look at it and to make it again.
+ */
+#include "internal.h"
+
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <sched.h>
+#include <stdio.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static int cookie_of(int fd, uint64_t *cookie)
+{
+	socklen_t len = sizeof(*cookie);
+
+	return getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, cookie, &len) ? -errno : 0;
+}
+
+static int cookie_here(uint64_t *cookie)
+{
+	CKPT_AUTO_FD int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	return fd < 0 ? -errno : cookie_of(fd, cookie);
+}
+
+void sock_net_leave(struct sock_place *place)
+{
+	if (place->back < 0)
+		return;
+	/* our own: nothing can keep us from going back */
+	(void)setns(place->back, CLONE_NEWNET);
+	close(place->back);
+	place->back = -1;
+}
+
+int sock_net_enter(const struct ckpt_ns *ns, struct sock_place *place, struct ckpt_error *err)
+{
+	if (ns->own)
+		return 0;
+	place->back = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
+	if (place->back < 0)
+		return ckpt_fail_sys(err, errno, "/proc/thread-self/ns/net");
+	if (setns(ns->fd, CLONE_NEWNET) == 0)
+		return 0;
+	close(place->back);
+	place->back = -1;
+	return ckpt_fail_sys(err, errno, "setns(2) to the %s", ns->name);
+}
+
+static int learn(struct sock_state *st, const struct ckpt_ns *ns, struct ckpt_error *err)
+{
+	struct sock_net *more = realloc(st->nets, (st->n_nets + 1) * sizeof(*more));
+	SOCK_PLACE(place);
+	int r;
+
+	if (!more)
+		return ckpt_fail_sys(err, ENOMEM, "network namespaces");
+	st->nets = more;
+	r = sock_net_enter(ns, &place, err);
+	if (r < 0)
+		return r;
+	r = cookie_here(&more[st->n_nets].cookie);
+	more[st->n_nets++].ns = ns;
+	return r < 0 ? ckpt_fail_sys(err, r, "SO_NETNS_COOKIE") : 0;
+}
+
+/* All that tasks of the tree are in, and ckpt's own. */
+static int learn_all(struct ckpt_run *run, struct sock_state *st, struct ckpt_error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < ckpt_ns_count(run) && !st->nets_known && r == 0; i++) {
+		const struct ckpt_ns *ns = ckpt_ns_at(run, i);
+
+		if (ns->type == CKPT_NS_NET && (ns->own || ns->fd >= 0))
+			r = learn(st, ns, err);
+	}
+	st->nets_known = true;
+	return r;
+}
+
+/* One that nobody is in: its sockets keep it. */
+static int ask_socket(struct ckpt_run *run, int fd, const struct ckpt_ns **ns,
+		      struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int net = ioctl(fd, SIOCGSKNS);
+
+	if (net < 0)
+		return ckpt_fail_sys(err, errno, "SIOCGSKNS");
+	*ns = ckpt_ns_find(run, net, err);
+	return *ns ? learn(sock_state(run), *ns, err) : -err->err;
+}
+
+int sock_net_of(struct ckpt_run *run, int fd, const struct ckpt_ns **ns, struct ckpt_error *err)
+{
+	struct sock_state *st = sock_state(run);
+	uint64_t cookie = 0;
+	int r = learn_all(run, st, err);
+
+	*ns = NULL;
+	if (r < 0)
+		return r;
+	r = cookie_of(fd, &cookie);
+	if (r < 0)
+		return ckpt_fail_sys(err, r, "SO_NETNS_COOKIE");
+	for (size_t i = 0; i < st->n_nets; i++)
+		if (st->nets[i].cookie == cookie)
+			*ns = st->nets[i].ns;
+	if (!*ns)
+		r = ask_socket(run, fd, ns, err);
+	if (r == 0 && (*ns)->lost)
+		*ns = NULL;
+	return r;
+}
+
+int sock_net_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
+{
+	const struct ckpt_ns *ns;
+	int r = sock_net_of(run, f->fd, &ns, err);
+
+	if (r < 0)
+		return r;
+	if (!ns)
+		return sock_refuse(run, f, "netns",
+				   "the socket belongs to a network namespace that is not saved",
+				   "dump a tree that the namespace is part of");
+	if (!ns->own && !ckpt_feature_on(run, "netns"))
+		return sock_refuse(run, f, "netns",
+				   "it belongs to a network namespace other than ckpt's, and the "
+				   "feature sock.netns is switched off",
+				   "switch it on");
+	return 0;
+}
+
+int sock_net_own_only(struct ckpt_run *run, const struct ckpt_fd_found *f, const char *what,
+		      struct ckpt_error *err)
+{
+	const struct ckpt_ns *ns;
+	char reason[128];
+	int r = sock_net_of(run, f->fd, &ns, err);
+
+	if (r < 0 || (ns && ns->own))
+		return r;
+	snprintf(reason, sizeof(reason),
+		 "%s of another network namespace than ckpt's are not saved yet", what);
+	return sock_refuse(run, f, "netns", reason, "run ckpt in that network namespace");
+}
+
+int sock_net_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
+{
+	Ckpt__Sock__Place rec = CKPT__SOCK__PLACE__INIT;
+	const struct ckpt_ns *ns;
+	int r = sock_net_of(run, f->fd, &ns, err);
+
+	if (r < 0 || !ns || ns->own)
+		return r;
+	rec.id = f->file;
+	rec.netns = ns->id;
+	return ckpt_record_put(run, SOCK_REC_PLACE, &rec.base, err);
+}
+
+int sock_net_plan(struct ckpt_run *run, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < ckpt_record_count(run, "sock.place"); i++) {
+		const Ckpt__Sock__Place *rec = ckpt_record_at(run, "sock.place", i);
+		const struct ckpt_ns *ns = ckpt_ns_by_id(run, rec->netns);
+
+		if (!ns || ns->type != CKPT_NS_NET || !sock_file_known(run, rec->id))
+			return ckpt_fail_image(err, "open file %u: no network namespace %u",
+					       rec->id, rec->netns);
+	}
+	return 0;
+}
+
+struct ckpt_ns *sock_net_saved(struct ckpt_run *run, uint32_t file)
+{
+	ssize_t i = ckpt_record_index(run, "sock.place", file);
+	const Ckpt__Sock__Place *rec = i < 0 ? NULL : ckpt_record_at(run, "sock.place", (size_t)i);
+
+	return rec ? ckpt_ns_by_id(run, rec->netns) : ckpt_ns_own(run, CKPT_NS_NET);
+}
