@@ -390,7 +390,11 @@ static int detach(struct ckpt_thread *th)
 	a->state = THREAD_FREE;
 	if (a->stop_pending)
 		syscall(SYS_tgkill, th->task->pid, th->tid, SIGSTOP);
-	return ptrace(PTRACE_DETACH, th->tid, NULL, NULL) && errno != ESRCH ? -errno : 0;
+	/* the kernel has no reason to refuse it: who makes calls fail is asked again */
+	for (int tries = 0; tries < 3; tries++)
+		if (!ptrace(PTRACE_DETACH, th->tid, NULL, NULL) || errno == ESRCH)
+			return 0;
+	return -errno;
 }
 
 #define PF_EXITING 0x4 /* field 9 of /proc/PID/stat, include/linux/sched.h */
