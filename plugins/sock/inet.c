@@ -290,11 +290,15 @@ static bool address_from_connect(int fd, const Ckpt__Sock__Inet *rec, const unio
  * The original's connections may be in TIME_WAIT; binding beside them is what it
  * would do itself at its next start. An address without a port was bound with
  * IP_BIND_ADDRESS_NO_PORT. Both options are as before afterwards. UDP has nothing
- * like TIME_WAIT, and there the option would let two sockets share a port.
+ * like TIME_WAIT, and there the option would let two sockets share a port. The port
+ * of a connection is one that connect(2) has chosen: others may have it too, with
+ * other peers, and only repair mode binds to it beside them.
  */
 int sock_inet_bind(int fd, const Ckpt__Sock__Inet *rec, struct ckpt_error *err)
 {
 	bool tcp = rec->protocol == IPPROTO_TCP;
+	const int on = SOCK_REPAIR_ON, off = SOCK_REPAIR_END;
+	bool beside = tcp && rec->peer;
 	int reuse = 0, no_port = 0, r;
 	union sock_address a;
 	socklen_t len;
@@ -306,6 +310,7 @@ int sock_inet_bind(int fd, const Ckpt__Sock__Inet *rec, struct ckpt_error *err)
 	if ((tcp && lend_option(fd, SOL_SOCKET, SO_REUSEADDR, 1, &reuse)) ||
 	    (!rec->local->port &&
 	     lend_option(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1, &no_port)) ||
+	    (beside && setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &on, sizeof(on))) ||
 	    bind(fd, &a.sa, len)) {
 		r = errno;
 		ckpt_fail_sys(err, r, "bind(2) to %s port %u", rec->local->address,
@@ -314,7 +319,8 @@ int sock_inet_bind(int fd, const Ckpt__Sock__Inet *rec, struct ckpt_error *err)
 					      ? "another program, or the original, has it"
 					      : "the address must be there before the restore");
 	}
-	if ((tcp && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof(reuse))) ||
+	if ((beside && setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &off, sizeof(off))) ||
+	    (tcp && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof(reuse))) ||
 	    (!rec->local->port &&
 	     setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &no_port, sizeof(no_port))))
 		return ckpt_fail_sys(err, errno, "setsockopt(2)");

@@ -91,6 +91,12 @@ def start_victim(test, program):
         return victim, inventory.take(victim.pid)
 
 
+def asleep(pid):
+    """Does it sleep, not woken by a SIGKILL?"""
+    status = inventory.status_of(f"/proc/{pid}/status", ("State", "SigPnd"))
+    return status.get("State", "")[:1] == "S" and not int(status["SigPnd"], 16) & 1 << signal.SIGKILL - 1
+
+
 def settled(root):
     """No task is stopped or has a tracer."""
     return all(state not in "tT" and not tracer for state, tracer in proc.states(root).values())
@@ -148,9 +154,10 @@ def restores(ckpt, test, program, kills, seed):
         return took
 
     def decided():
-        """Nothing is there, or everything."""
+        """Nothing is there, or everything. Who was let go by the death of ckpt may be about to die of it."""
         there = [pid for pid in pids if proc.exists(pid)]
-        return not there or (len(there) == len(pids) and settled(victim.pid))
+        return not there or (len(there) == len(pids) and settled(victim.pid)
+                             and all(asleep(pid) for pid in pids))
 
     duration, completed = max(restore() for _ in range(3)), 0
     for number in range(kills):
