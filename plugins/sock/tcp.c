@@ -121,18 +121,28 @@ static int get_seq(int fd, int queue, uint32_t *seq)
 	return r;
 }
 
-static int read_sent(int fd, struct sock_tcp_look *look)
+static int read_progress(int fd, struct sock_tcp_look *look)
 {
 	int queued = 0, unsent = 0, r = get_seq(fd, TCP_SEND_QUEUE, &look->seq);
-	ssize_t got;
 
 	if (r || ioctl(fd, SIOCOUTQ, &queued) || ioctl(fd, SIOCOUTQNSD, &unsent))
 		return r ? r : -errno;
 	look->state = (uint8_t)state_of(fd);
 	look->queued = (uint32_t)queued;
 	look->unsent = (uint32_t)unsent;
-	if (!queued)
-		return 0;
+	return 0;
+}
+
+static int read_sent_once(int fd, struct sock_tcp_look *look)
+{
+	int r = read_progress(fd, look);
+	ssize_t got;
+
+	free(look->out);
+	look->out = NULL;
+	look->len = 0;
+	if (r || !look->queued)
+		return r;
 	if (look->queued > QUEUE_MAX)
 		return -EFBIG;
 	look->out = malloc(look->queued);
@@ -144,6 +154,22 @@ static int read_sent(int fd, struct sock_tcp_look *look)
 		return -errno;
 	look->len = got < 0 ? 0 : (size_t)got;
 	return 0;
+}
+
+/* The tree stands still, the network does not: what the other end delayed to acknowledge comes. */
+static int read_sent(int fd, struct sock_tcp_look *look)
+{
+	for (int tries = 0; tries < 100; tries++) {
+		struct sock_tcp_look now = { 0 };
+		int r = read_sent_once(fd, look);
+
+		if (!r)
+			r = read_progress(fd, &now);
+		if (r || (now.seq == look->seq && now.queued == look->queued &&
+			  now.unsent == look->unsent && now.state == look->state))
+			return r;
+	}
+	return -EAGAIN;
 }
 
 static int look_at_sent(struct sock_state *st, const struct ckpt_fd_found *f,
@@ -262,6 +288,7 @@ static int read_received(int fd, struct reading *x)
 	x->state = state_of(fd);
 	if ((unsigned)queued > QUEUE_MAX)
 		return -EFBIG;
+	free(x->in);
 	x->in = queued ? malloc((size_t)queued) : NULL;
 	if (queued && !x->in)
 		return -ENOMEM;
@@ -293,7 +320,9 @@ static int read_repaired(struct sock_state *st, int fd, struct reading *x)
 
 	if (r)
 		return r;
-	r = read_received(fd, x);
+	/* more has come in between */
+	for (int tries = 0; (r = read_received(fd, x)) == -EIO && tries < 100; tries++)
+		;
 	left = sock_repair_leave(st, fd);
 	return r ? r : left;
 }
