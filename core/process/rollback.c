@@ -51,8 +51,10 @@ static bool has_signal(const struct ckpt_thread *th)
 	uint64_t pending = 0;
 
 	snprintf(path, sizeof(path), "task/%d/status", (int)th->tid);
-	if (ckpt_proc_read(th->task, path, &text, &ignored) < 0)
-		return true;
+	/* it is there: the task stands still. Without the answer it would see our stop */
+	for (int tries = 0; ckpt_proc_read(th->task, path, &text, &ignored) < 0; tries++)
+		if (tries == 2)
+			return true;
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(keys); i++)
 		if (!ckpt_proc_field(text, keys[i], value, sizeof(value)))
 			pending |= strtoull(value, NULL, 16);
