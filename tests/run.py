@@ -5,7 +5,6 @@ import argparse
 import importlib
 import os
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -25,7 +24,8 @@ def arguments():
     parser.add_argument("--only", metavar="PATTERN", help="tests whose name has (or matches) PATTERN")
     parser.add_argument("--stage", action="append", choices=STAGES, help="only these stages")
     parser.add_argument("--build", default=context.SOURCE / "build", help="directory of the builds")
-    parser.add_argument("--seed", type=int, default=int(time.time()), help="for random choices")
+    parser.add_argument("--seed", type=int, default=1,
+                        help="for random choices; another one looks elsewhere")
     parser.add_argument("--list", action="store_true", help="print the names and run nothing")
     return parser.parse_args()
 

@@ -112,7 +112,7 @@ def restore(context, test, scenario, wanted):
 
 def tests(context):
     """A simple victim and one with children and descriptors."""
-    wanted = 30 if context.quick else 60
+    wanted = 20 if context.quick else 40
     for scenario in ("mem-basic", "fd-basic", "pid-basic"):
         if (context.source / f"tests/scenario/{scenario}.c").exists():
             for function in (dump, restore):

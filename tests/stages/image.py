@@ -24,7 +24,7 @@ def fuzz(context, test, scenario):
     """Every message of a real image truncated and bit-flipped, under sanitizers."""
     victim, image = image_of(context, test, scenario)
     proc.kill_tree(victim.pid)
-    out = command(test, context.tool("image-fuzz", "sanitize"), "-p",
+    out = command(test, context.tool("image-fuzz", "sanitize"), "-n", "2000", "-p",
                   context.build("sanitize") / "plugins", image, timeout=600)
     return (out.strip().splitlines() or [""])[-1]
 
