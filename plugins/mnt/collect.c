@@ -50,6 +50,38 @@ static int survey_propagation(struct ckpt_run *run, const struct mnt_state *st,
 
 /* ---- survey -------------------------------------------------------------------------- */
 
+/* The mount of a filesystem that shows most of it. */
+static const struct mnt_mount *widest(const struct mnt_state *st, const struct mnt_fs *fs)
+{
+	const struct mnt_mount *best = NULL;
+
+	for (size_t i = 0; i < st->n_mounts; i++) {
+		const struct mnt_mount *m = &st->mounts[i];
+
+		if (m->fs == fs && m->seen && !m->file && !m->deleted &&
+		    (!best || strlen(m->m->root) < strlen(best->m->root)))
+			best = m;
+	}
+	return best;
+}
+
+/* Files are saved through one mount: what that does not show would be missing. */
+static void survey_content(struct ckpt_run *run, const struct mnt_state *st,
+			   const struct mnt_mount *m)
+{
+	const struct mnt_mount *w;
+
+	if (!m->fs->type || m->fs->type->content != MNT_INODES ||
+	    ckpt_refuse_off(run, "content", m->ns->member, m->m->point) != 1 || !m->seen ||
+	    m->deleted)
+		return;
+	w = widest(st, m->fs);
+	if (!w || !mnt_path_below(m->m->root, w->m->root))
+		mnt_refuse(run, m->ns, "content", m->m->point,
+			   "the mount that shows the rest of its filesystem is gone",
+			   "keep the whole filesystem mounted, or allow the loss: it will be empty");
+}
+
 static void survey_source(struct ckpt_run *run, const struct mnt_mount *m)
 {
 	char reason[160], hint[160];
@@ -91,8 +123,7 @@ static int survey_mount(struct ckpt_run *run, const struct mnt_state *st, const 
 			   "it is locked to a mount that is not, as in a recursive bind of locked "
 			   "ones",
 			   "allow the loss: it will not be locked, or not be there");
-	if (m->fs->type && m->fs->type->content == MNT_INODES)
-		ckpt_refuse_off(run, "content", m->ns->member, m->m->point);
+	survey_content(run, st, m);
 	survey_source(run, m);
 	return survey_propagation(run, st, m);
 }
@@ -193,21 +224,6 @@ static int put_mount(struct ckpt_run *run, const struct mnt_state *st, const str
 		rec.host_point = text(m->host->point);
 	rec.below = m->below;
 	return ckpt_record_put(run, MNT_REC_MOUNT, &rec.base, err);
-}
-
-/* The mount of a filesystem that shows most of it. */
-static const struct mnt_mount *widest(const struct mnt_state *st, const struct mnt_fs *fs)
-{
-	const struct mnt_mount *best = NULL;
-
-	for (size_t i = 0; i < st->n_mounts; i++) {
-		const struct mnt_mount *m = &st->mounts[i];
-
-		if (m->fs == fs && m->seen && !m->file && !m->deleted &&
-		    (!best || strlen(m->m->root) < strlen(best->m->root)))
-			best = m;
-	}
-	return best;
 }
 
 int mnt_collect(struct ckpt_run *run, struct ckpt_error *err)
