@@ -230,7 +230,8 @@ static int describe(struct ckpt_run *run, struct mnt_state *st, struct mnt_mount
 		    struct ckpt_error *err)
 {
 	m->key = mnt_external_key(run, m->m->point);
-	m->deleted = is_deleted(m->m->root);
+	/* what the user puts there instead has a name */
+	m->deleted = !m->key && is_deleted(m->m->root);
 	if (mnt_attr_parse(m->m->attr, &m->attr) < 0)
 		m->attr = UINT32_MAX;
 	return fs_of(st, m, err);
