@@ -41,7 +41,11 @@ static void fill_free(struct fill *f)
 
 static struct timespec time_of(int64_t ns)
 {
-	return (struct timespec){ ns / 1000000000, ns % 1000000000 };
+	const int64_t part = ns % 1000000000;
+
+	/* before 1970 the division rounds up, and utimensat(2) takes no negative part */
+	return (struct timespec){ ns / 1000000000 - (part < 0),
+				  part + (part < 0 ? 1000000000 : 0) };
 }
 
 static int set_times(int fd, const Ckpt__Mnt__Inode *rec, struct ckpt_error *err)
