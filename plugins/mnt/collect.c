@@ -12,17 +12,6 @@ static bool host_has(const struct mnt_mount *m, uint32_t group)
 	return group && m->host && m->host->peers == group;
 }
 
-/* Is somebody in the tree a member of the group that this one receives from? */
-static bool master_known(const struct mnt_state *st, const struct mnt_mount *m)
-{
-	if (host_has(m, m->m->master))
-		return true;
-	for (size_t i = 0; i < st->n_mounts; i++)
-		if (st->mounts[i].m->peers == m->m->master)
-			return true;
-	return false;
-}
-
 static uint32_t host_group(const struct mnt_state *st, uint32_t group)
 {
 	for (size_t i = 0; i < st->own->n; i++)
@@ -31,16 +20,34 @@ static uint32_t host_group(const struct mnt_state *st, uint32_t group)
 	return 0;
 }
 
+static bool master_known(const struct mnt_state *st, const struct mnt_mount *m);
+
+/* Is its propagation known, up to where all comes from? */
+static bool groups_known(const struct mnt_state *st, const struct mnt_mount *m)
+{
+	return (!host_group(st, m->m->peers) || host_has(m, m->m->peers)) &&
+	       (!m->m->master || master_known(st, m));
+}
+
+/* Is somebody in the tree a member of the group that this one receives from? */
+static bool master_known(const struct mnt_state *st, const struct mnt_mount *m)
+{
+	if (host_has(m, m->m->master))
+		return true;
+	for (size_t i = 0; i < st->n_mounts; i++)
+		if (st->mounts[i].m->peers == m->m->master && groups_known(st, &st->mounts[i]))
+			return true;
+	return false;
+}
+
 static int survey_propagation(struct ckpt_run *run, const struct mnt_state *st,
 			      const struct mnt_mount *m)
 {
-	const uint32_t peers = m->m->peers, master = m->m->master;
-
-	if (!peers && !master && !m->m->unbindable)
+	if (!m->m->peers && !m->m->master && !m->m->unbindable)
 		return 0;
 	if (ckpt_refuse_off(run, "propagation", m->ns->member, m->m->point) != 1)
 		return 0;
-	if ((host_group(st, peers) && !host_has(m, peers)) || (master && !master_known(st, m)))
+	if (!groups_known(st, m))
 		mnt_refuse(run, m->ns, "propagation", m->m->point,
 			   "it receives mounts from a place that ckpt does not see",
 			   "run ckpt where that is mounted, or allow the loss: the mount will be "
@@ -77,9 +84,10 @@ static void survey_content(struct ckpt_run *run, const struct mnt_state *st,
 		return;
 	w = widest(st, m->fs);
 	if (!w || !mnt_path_below(m->m->root, w->m->root))
-		mnt_refuse(run, m->ns, "content", m->m->point,
-			   "the mount that shows the rest of its filesystem is gone",
-			   "keep the whole filesystem mounted, or allow the loss: it will be empty");
+		mnt_refuse(
+			run, m->ns, "content", m->m->point,
+			"the mount that shows the rest of its filesystem is gone",
+			"keep the whole filesystem mounted, or allow the loss: it will be empty");
 }
 
 static void survey_source(struct ckpt_run *run, const struct mnt_mount *m)
@@ -187,9 +195,7 @@ static int put_mount(struct ckpt_run *run, const struct mnt_state *st, const str
 {
 	Ckpt__Mnt__Mount rec = CKPT__MNT__MOUNT__INIT;
 	Ckpt__Mnt__Inode gone = CKPT__MNT__INODE__INIT;
-	const bool groups = ckpt_feature_on(run, "propagation") &&
-			    !(host_group(st, m->m->peers) && !host_has(m, m->m->peers)) &&
-			    !(m->m->master && !master_known(st, m));
+	const bool groups = ckpt_feature_on(run, "propagation") && groups_known(st, m);
 
 	rec.id = m->id;
 	rec.ns = m->ns->id;

@@ -133,6 +133,22 @@ static bool ready(const struct groups *g, size_t i)
 	return true;
 }
 
+static bool wants_any(const Ckpt__Mnt__Mount *rec)
+{
+	return rec->peers || rec->master || rec->unbindable;
+}
+
+/* Groups that wait for each other leave their mounts private. */
+static int all_done(const struct groups *g, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < g->made->n_mounts; i++)
+		if (!g->done[i] && wants_any(mount_at(g, i)))
+			return ckpt_fail_image(err,
+					       "mount %u receives from a group without members",
+					       mount_at(g, i)->id);
+	return 0;
+}
+
 int mnt_join_groups(struct ckpt_run *run, struct mnt_made *made, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE bool *done = calloc(made->n_mounts + 1, sizeof(*done));
@@ -147,8 +163,7 @@ int mnt_join_groups(struct ckpt_run *run, struct mnt_made *made, struct ckpt_err
 			const Ckpt__Mnt__Mount *rec = mount_at(&g, i);
 			int r;
 
-			if (done[i] || !(rec->peers || rec->master || rec->unbindable) ||
-			    !ready(&g, i))
+			if (done[i] || !wants_any(rec) || !ready(&g, i))
 				continue;
 			r = join(&g, i, err);
 			if (r < 0)
@@ -156,5 +171,5 @@ int mnt_join_groups(struct ckpt_run *run, struct mnt_made *made, struct ckpt_err
 			more = true;
 		}
 	}
-	return 0;
+	return all_done(&g, err);
 }
