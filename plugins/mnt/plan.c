@@ -17,9 +17,22 @@ static bool is_text(const ProtobufCBinaryData *b)
 	return b->len < PATH_MAX && !memchr(b->data ? b->data : (const uint8_t *)"", 0, b->len);
 }
 
+/* Never back: what the kernel tells has neither "." nor "..". */
 static bool is_path(const ProtobufCBinaryData *b)
 {
-	return b->len && b->data[0] == '/' && is_text(b);
+	const char *at = (const char *)b->data, *end = at + b->len;
+
+	if (!b->len || *at != '/' || !is_text(b))
+		return false;
+	while (at < end) {
+		const char *next = memchr(at, '/', (size_t)(end - at));
+		size_t len = (size_t)((next ? next : end) - at);
+
+		if (len && len < 3 && !memcmp(at, "..", len))
+			return false;
+		at += len + 1;
+	}
+	return true;
 }
 
 static bool is_ns(struct ckpt_run *run, uint32_t id, enum ckpt_ns_type type)

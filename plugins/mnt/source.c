@@ -45,22 +45,53 @@ static int prepare(int fd, const Ckpt__Mnt__Mount *rec, struct ckpt_error *err)
 	return 0;
 }
 
+/* The kernel knows places by paths without symbolic links: in an image they lead elsewhere. */
+static int open_parent(int root, const char *path, bool make, const char **name)
+{
+	CKPT_AUTO_FD int dir = openat(root, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+	while (dir >= 0) {
+		char part[NAME_MAX + 1];
+		size_t len;
+		int next;
+
+		path += strspn(path, "/");
+		len = strcspn(path, "/");
+		*name = path;
+		if (!path[len])
+			return ckpt_steal_fd(&dir);
+		if (len >= sizeof(part)) {
+			errno = ENAMETOOLONG;
+			return -1;
+		}
+		memcpy(part, path, len);
+		part[len] = 0;
+		path += len;
+		if (make)
+			mkdirat(dir, part, 0755);
+		next = openat(dir, part, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+		close(dir);
+		dir = next;
+	}
+	return -1;
+}
+
+static int make_at(int dir, const char *name, bool file)
+{
+	int fd;
+
+	if (!file)
+		return mkdirat(dir, name, 0755);
+	fd = openat(dir, name, O_CREAT | O_EXCL | O_NOFOLLOW | O_WRONLY | O_CLOEXEC, 0644);
+	return fd < 0 ? -1 : close(fd);
+}
+
 int mnt_make_point(int root, const char *point, bool file)
 {
-	char path[PATH_MAX];
+	const char *name;
+	CKPT_AUTO_FD int dir = open_parent(root, point, true, &name);
 
-	snprintf(path, sizeof(path), "%s", point);
-	for (char *p = strchr(path, '/'); p; p = strchr(p + 1, '/')) {
-		*p = 0;
-		mkdirat(root, path, 0755);
-		*p = '/';
-	}
-	if (file) {
-		int fd = openat(root, path, O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
-
-		return fd < 0 ? -1 : close(fd);
-	}
-	return mkdirat(root, path, 0755);
+	return dir < 0 ? -1 : make_at(dir, name, file);
 }
 
 static int take(struct sources *s, size_t i, int at, const char *path, struct ckpt_error *err)
@@ -201,17 +232,15 @@ static int with_name(struct sources *s, size_t i, const char *whole, const char 
 		     struct ckpt_error *err)
 {
 	const Ckpt__Mnt__Mount *rec = mount_at(s, i);
+	CKPT_AUTO_FD int dir = -1;
 	char path[PATH_MAX + 64];
-	int fd = -1;
+	const char *name;
 
 	snprintf(path, sizeof(path), "%s%.*s", whole, (int)(strlen(root) - strlen(DELETED)), root);
-	if (rec->file)
-		fd = openat(s->stage, path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
-	if (rec->file ? fd < 0 : mkdirat(s->stage, path, 0755) != 0)
+	dir = open_parent(s->stage, path, true, &name);
+	if (dir < 0 || make_at(dir, name, rec->file))
 		return ckpt_fail_sys(err, errno, "making the deleted %s", root);
-	if (fd >= 0)
-		close(fd);
-	return take(s, i, s->stage, path, err);
+	return take(s, i, dir, name, err);
 }
 
 /* When it is mounted, for the kernel does not mount what has no name. */
@@ -219,14 +248,17 @@ int mnt_delete_roots(struct ckpt_run *run, const struct mnt_made *made, struct c
 {
 	for (size_t i = 0; i < made->n_mounts; i++) {
 		const Ckpt__Mnt__Mount *rec = ckpt_record_at(run, "mnt.mount", i);
+		CKPT_AUTO_FD int dir = -1;
 		char root[PATH_MAX];
+		const char *name;
 		ssize_t k = ckpt_record_index(run, "mnt.filesystem", rec->fs);
 
 		if (!rec->deleted || k < 0)
 			continue;
 		mnt_bytes(&rec->root, root, sizeof(root));
 		root[strlen(root) - strlen(DELETED)] = 0;
-		if (unlinkat(made->fs[k], root + 1, rec->file ? 0 : AT_REMOVEDIR))
+		dir = open_parent(made->fs[k], root, false, &name);
+		if (dir < 0 || unlinkat(dir, name, rec->file ? 0 : AT_REMOVEDIR))
 			return ckpt_fail_sys(err, errno, "deleting %s again", root);
 		if (mnt_inode_apply(made->mounts[i], rec->gone, err) < 0)
 			return ckpt_wrap(err, "the deleted %s", root);
@@ -240,6 +272,8 @@ static int from_filesystem(struct sources *s, size_t i, struct ckpt_error *err)
 	const ssize_t k = ckpt_record_index(s->run, "mnt.filesystem", rec->fs);
 	const Ckpt__Mnt__Filesystem *fs = ckpt_record_at(s->run, "mnt.filesystem", (size_t)k);
 	char whole[32], root[PATH_MAX], path[PATH_MAX + 64];
+	CKPT_AUTO_FD int dir = -1;
+	const char *name;
 
 	/* made where it is mounted */
 	if (s->made->fs[k] < 0)
@@ -253,7 +287,9 @@ static int from_filesystem(struct sources *s, size_t i, struct ckpt_error *err)
 	/* where its content was left out */
 	if (faccessat(s->stage, path, F_OK, AT_SYMLINK_NOFOLLOW) && errno == ENOENT)
 		mnt_make_point(s->stage, path, rec->file);
-	return take(s, i, s->stage, path, err);
+	dir = open_parent(s->stage, path, false, &name);
+	return dir < 0 ? ckpt_fail_sys(err, errno, "opening what has %s", root)
+		       : take(s, i, dir, name, err);
 }
 
 /* Moved into a namespace when its owner has made the copy, so that it comes after that. */
