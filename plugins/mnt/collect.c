@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* What cannot be saved, and the records of what can. */
 #include <errno.h>
+#include <limits.h>
+#include <linux/openat2.h>
 #include <stdio.h>
 
 #include "mnt.h"
@@ -90,29 +92,87 @@ static void survey_content(struct ckpt_run *run, const struct mnt_state *st,
 			"keep the whole filesystem mounted, or allow the loss: it will be empty");
 }
 
-static void survey_source(struct ckpt_run *run, const struct mnt_mount *m)
+/* Is the name that it had free, in a directory that is saved? */
+static bool name_is_free(const struct mnt_state *st, const struct mnt_mount *m)
 {
-	char reason[160], hint[160];
+	const struct mnt_mount *w = widest(st, m->fs);
+	char root[PATH_MAX], *name;
+	CKPT_AUTO_FD int dir = -1;
+	struct stat there;
 
-	if (m->key || m->host)
-		return;
-	if (m->deleted && m->fs->type && !(m->fs->type->content == MNT_INODES && m->file))
-		return;
-	if (!m->deleted && m->fs->type &&
-	    (m->seen || m->fs->type->content == MNT_NOTHING || m->fs->type->shows != CKPT_NS_TYPES))
-		return;
-	snprintf(hint, sizeof(hint), "say where it is: -o mnt.external=%s", m->m->point);
+	if (!w || !mnt_path_below(m->m->root, w->m->root))
+		return false;
+	snprintf(root, sizeof(root), "%s",
+		 m->m->root + (strcmp(w->m->root, "/") ? strlen(w->m->root) : 0));
+	/* the mark has two slashes before it: "/dir/name//deleted" */
+	*strstr(root, "//") = 0;
+	name = strrchr(root, '/');
+	if (!name)
+		return false;
+	*name++ = 0;
+	dir = mnt_open_below(w->fd, root, O_PATH | O_DIRECTORY,
+			     RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV);
+	return dir >= 0 && fstatat(dir, name, &there, AT_SYMLINK_NOFOLLOW) && errno == ENOENT;
+}
+
+/* It gets its name back for a moment, so nothing else may have that. */
+static const char *not_deleted_again(const struct mnt_state *st, const struct mnt_mount *m)
+{
+	if (m->fs->type->content != MNT_INODES || m->file)
+		return "what is mounted there was deleted";
+	for (size_t i = 0; i < st->n_mounts; i++)
+		if (&st->mounts[i] != m && st->mounts[i].fs == m->fs &&
+		    !strcmp(st->mounts[i].m->root, m->m->root))
+			return "what is mounted there was deleted, and is mounted elsewhere too";
+	return name_is_free(st, m)
+		       ? NULL
+		       : "what is mounted there was deleted, and its name is used again "
+			 "or its directory is gone";
+}
+
+static bool is_whole(const struct mnt_mount *m)
+{
+	return !m->top && !strcmp(m->m->root, "/") && m->m == m->fs->first;
+}
+
+/* NULL: it can be mounted again. */
+static const char *no_source(const struct mnt_state *st, const struct mnt_mount *m, char *buf,
+			     size_t size)
+{
+	const struct mnt_fstype *type = m->fs->type;
+
 	if (m->deleted)
-		snprintf(reason, sizeof(reason), "what is mounted there was deleted");
-	else if (!m->fs->type)
+		return type ? not_deleted_again(st, m) : "what is mounted there was deleted";
+	if (!type) {
 		snprintf(
-			reason, sizeof(reason),
+			buf, size,
 			"filesystems of type %.40s are not made again, and ckpt has it not mounted "
 			"itself",
 			m->m->type);
-	else
-		snprintf(reason, sizeof(reason), "another mount hides it for good");
-	mnt_refuse(run, m->ns, "filesystem", m->m->point, reason, hint);
+		return buf;
+	}
+	if (type->in_place && !is_whole(m))
+		return "an overlay is made again only where it is mounted once, as a whole, and "
+		       "not as "
+		       "the root";
+	if (m->seen || type->content == MNT_NOTHING || type->shows != CKPT_NS_TYPES)
+		return NULL;
+	return "another mount hides it for good";
+}
+
+static void survey_source(struct ckpt_run *run, const struct mnt_state *st,
+			  const struct mnt_mount *m)
+{
+	struct ckpt_blocker b = { "filesystem", m->ns->member, m->m->point, NULL, NULL, true };
+	char reason[160], hint[PATH_MAX + 64];
+
+	if (m->key || m->host)
+		return;
+	b.reason = no_source(st, m, reason, sizeof(reason));
+	snprintf(hint, sizeof(hint), "say where it is: -o mnt.external=%s", m->m->point);
+	b.hint = hint;
+	if (b.reason)
+		ckpt_refuse(run, &b);
 }
 
 static int survey_mount(struct ckpt_run *run, const struct mnt_state *st, const struct mnt_mount *m)
@@ -132,7 +192,7 @@ static int survey_mount(struct ckpt_run *run, const struct mnt_state *st, const 
 			   "ones",
 			   "allow the loss: it will not be locked, or not be there");
 	survey_content(run, st, m);
-	survey_source(run, m);
+	survey_source(run, st, m);
 	return survey_propagation(run, st, m);
 }
 

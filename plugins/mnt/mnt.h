@@ -137,6 +137,8 @@ bool mnt_fs_read_only(const Ckpt__Mnt__Filesystem *rec);
 int mnt_make_filesystems(struct ckpt_run *run, struct mnt_made *made, struct ckpt_error *err);
 int mnt_make_sources(struct ckpt_run *run, struct mnt_made *made, struct ckpt_error *err);
 int mnt_make_later_sources(struct ckpt_run *run, struct mnt_made *made, struct ckpt_error *err);
+/* openat2(2) that does not leave `root`. */
+int mnt_open_below(int root, const char *path, int flags, uint64_t resolve);
 /* A file or directory at that path, with the directories on the way. */
 int mnt_make_point(int root, const char *point, bool file);
 int mnt_delete_roots(struct ckpt_run *run, const struct mnt_made *made, struct ckpt_error *err);

@@ -94,6 +94,20 @@ static int plan_external(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec, stru
 	return 0;
 }
 
+/* Its options are paths, so it is made where it is mounted: once, as a whole, in what is there. */
+static bool good_in_place(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec)
+{
+	const Ckpt__Mnt__Filesystem *fs = ckpt_record_by_id(run, "mnt.filesystem", rec->fs);
+	const Ckpt__Mnt__Mount *other;
+
+	if (!mnt_fstype(fs->type)->in_place)
+		return true;
+	for (size_t i = 0; (other = ckpt_record_at(run, "mnt.mount", i)); i++)
+		if (other != rec && other->fs == rec->fs)
+			return false;
+	return rec->parent && rec->root.len == 1;
+}
+
 static int plan_mount(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec, struct ckpt_error *err)
 {
 	const struct ckpt_ns *ns = ckpt_ns_by_id(run, rec->ns);
@@ -108,7 +122,11 @@ static int plan_mount(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec, struct 
 			      rec->gone->gid == UINT32_MAX || !rec->fs || rec->root.len < 10 ||
 			      memcmp(rec->root.data + rec->root.len - 9, "//deleted", 9))))
 		return ckpt_fail_image(err, "mount %u is not valid", rec->id);
-	return rec->fs ? 0 : plan_external(run, rec, err);
+	if (!rec->fs)
+		return plan_external(run, rec, err);
+	return good_in_place(run, rec)
+		       ? 0
+		       : ckpt_fail_image(err, "mount %u shows what is mounted elsewhere", rec->id);
 }
 
 static int plan_roots(struct ckpt_run *run, struct ckpt_error *err)

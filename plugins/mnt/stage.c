@@ -40,12 +40,12 @@ static int fail(const Ckpt__Mnt__Mount *rec, struct ckpt_error *err)
 			 (const char *)rec->point.data);
 }
 
-static int open_below(int root, const char *path, int flags)
+int mnt_open_below(int root, const char *path, int flags, uint64_t resolve)
 {
 	struct open_how how = { .flags = (uint64_t)(unsigned)(flags | O_CLOEXEC),
-				.resolve = RESOLVE_IN_ROOT };
+				.resolve = RESOLVE_IN_ROOT | resolve };
 
-	return (int)syscall(SYS_openat2, root, path, &how, sizeof(how));
+	return (int)syscall(SYS_openat2, root, *path ? path : "/", &how, sizeof(how));
 }
 
 /* Its options are paths: they lead where it is mounted. */
@@ -72,10 +72,10 @@ static int lay(struct stage *s, const Ckpt__Mnt__Mount *rec, size_t i, struct ck
 	mnt_bytes(&rec->point, point, sizeof(point));
 	if (s->made->mounts[i] < 0 && make_in_place(s, rec, i, err) < 0)
 		return -err->err;
-	at = open_below(s->root, point, O_PATH | O_NOFOLLOW);
+	at = mnt_open_below(s->root, point, O_PATH | O_NOFOLLOW, 0);
 	if (at < 0 && errno == ENOENT && !fstat(s->made->mounts[i], &st) &&
 	    !mnt_make_point(s->root, point + 1, !S_ISDIR(st.st_mode)))
-		at = open_below(s->root, point, O_PATH | O_NOFOLLOW);
+		at = mnt_open_below(s->root, point, O_PATH | O_NOFOLLOW, 0);
 	if (at < 0)
 		return ckpt_fail_sys(err, errno, "the place is not there");
 	if (move_mount(s->made->mounts[i], "", at, "",
