@@ -273,6 +273,7 @@ static void bind_socket(void)
 static void fill(void)
 {
 	struct timespec times[2] = { { 1000000000, 5 }, { 1100000000, 123456789 } };
+	struct timespec early[2] = { { -3, 5 }, { -2, 123456789 } };
 	int fd;
 
 	write_file(in(top, "file"), "some text");
@@ -290,6 +291,7 @@ static void fill(void)
 	fd = MUST(open(in(top, "sparse"), O_RDWR | O_CREAT, 0600));
 	MUST(pwrite(fd, "end", 3, (1 << 20) + 5));
 	MUST(pwrite(fd, "middle", 6, 1 << 19));
+	MUST(futimens(fd, early));
 	close(fd);
 	MUST(mkdir(in(top, "over"), 0755));
 	MUST(mkdir(in(top, "ro"), 0755));

@@ -24,6 +24,7 @@
 #include <sys/fanotify.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
@@ -366,6 +367,54 @@ static void net_bridge(void)
 		victim_skip("no bridge can be made");
 }
 
+static void own_mounts(void)
+{
+	MUST(unshare(CLONE_NEWNS));
+	MUST(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL));
+	MUST(mkdir(victim_path("whole"), 0755));
+	MUST(mkdir(victim_path("part"), 0755));
+	MUST(mkdir(victim_path("other"), 0755));
+	MUST(mount("whole", victim_path("whole"), "tmpfs", 0, NULL));
+	MUST(mkdir(victim_path("whole/a"), 0755));
+	MUST(mkdir(victim_path("whole/bb"), 0755));
+}
+
+static void mount_part(void)
+{
+	own_mounts();
+	MUST(mount(victim_path("whole/a"), victim_path("part"), NULL, MS_BIND, NULL));
+	MUST(mount(victim_path("whole/bb"), victim_path("other"), NULL, MS_BIND, NULL));
+	MUST(umount(victim_path("whole")));
+}
+
+static void mount_deleted(void)
+{
+	own_mounts();
+	MUST(mount(victim_path("whole/a"), victim_path("part"), NULL, MS_BIND, NULL));
+	MUST(rmdir(victim_path("whole/a")));
+	MUST(mkdir(victim_path("whole/a"), 0755));
+}
+
+static void mount_deleted_twice(void)
+{
+	own_mounts();
+	MUST(mount(victim_path("whole/a"), victim_path("part"), NULL, MS_BIND, NULL));
+	MUST(mount(victim_path("part"), victim_path("other"), NULL, MS_BIND, NULL));
+	MUST(rmdir(victim_path("whole/a")));
+}
+
+static void mount_overlay(void)
+{
+	char options[1024];
+
+	own_mounts();
+	snprintf(options, sizeof(options), "lowerdir=%s:%s", victim_path("whole/a"),
+		 victim_path("whole/bb"));
+	if (mount("over", victim_path("part"), "overlay", 0, options))
+		victim_skip("no overlay can be mounted");
+	MUST(mount(victim_path("part"), victim_path("other"), NULL, MS_BIND, NULL));
+}
+
 static void tracee(void)
 {
 	int ends[2];
@@ -503,6 +552,10 @@ static const struct mode {
 	{ "owner-outside", owner, "(F_SETOWN|owner)" },
 	{ "epoll-outside", epoll_stale, "only processes outside" },
 	{ "net-bridge", net_bridge, "link br0.*bridge" },
+	{ "mount-part", mount_part, "/other .*the rest of its filesystem is gone" },
+	{ "mount-deleted", mount_deleted, "/part .*its name is used again" },
+	{ "mount-deleted-twice", mount_deleted_twice, "/part .*is mounted elsewhere too" },
+	{ "mount-overlay", mount_overlay, "/other .*overlay" },
 	{ "tracee", tracee, "(trace|ptrace)" },
 	{ "pipe-outside", pipe_outside, "pipe" },
 	{ "thread-table", thread_table, "the thread has a table of its own" },
