@@ -20,17 +20,16 @@ static bool is_text(const ProtobufCBinaryData *b)
 /* Never back: what the kernel tells has neither "." nor "..". */
 static bool is_path(const ProtobufCBinaryData *b)
 {
-	const char *at = (const char *)b->data, *end = at + b->len;
+	const char *path = (const char *)b->data;
 
-	if (!b->len || *at != '/' || !is_text(b))
+	if (!b->len || *path != '/' || !is_text(b))
 		return false;
-	while (at < end) {
-		const char *next = memchr(at, '/', (size_t)(end - at));
-		size_t len = (size_t)((next ? next : end) - at);
+	for (size_t at = 0, len; at < b->len; at += len + 1) {
+		const char *next = memchr(path + at, '/', b->len - at);
 
-		if (len && len < 3 && !memcmp(at, "..", len))
+		len = next ? (size_t)(next - path) - at : b->len - at;
+		if (len && len < 3 && !memcmp(path + at, "..", len))
 			return false;
-		at += len + 1;
 	}
 	return true;
 }
