@@ -35,6 +35,7 @@ struct ipc_segment {
 	uint64_t attached; /* mappings in all tasks of the machine */
 	uint32_t id;	   /* of its record; 0: none */
 	bool huge;
+	bool fleeting; /* the end of any attachment would remove it: it is not to be touched */
 };
 
 struct ipc_state {
@@ -91,6 +92,8 @@ int ipc_put_queues(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_e
 int ipc_make_queue(struct ckpt_run *run, const Ckpt__Ipc__Queue *rec, struct ckpt_error *err);
 
 /* setting.c */
+/* In a namespace: do its segments go as soon as nobody has them attached? */
+bool ipc_rmid_forced(void);
 int ipc_put_namespace(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err);
 bool ipc_setting_known(const char *name);
 /* All limits as high as they were or are, or (final) as they were. */

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The plugin ipc: ipc namespaces with their System V objects; segments in ckpt's own. */
+#include <stdio.h>
+
 #include "ipc.h"
 
 #define LIST(...) ((const char *const[]){ __VA_ARGS__, NULL })
@@ -30,6 +32,30 @@ static const struct ckpt_field_rule rules[] = {
 
 /* ---- the kind of namespace ---------------------------------------------------------------- */
 
+/* Looking at its content would remove it, as would the restore, where its creator has ended. */
+static void refuse_fleeting(struct ckpt_run *run, const struct ipc_state *st,
+			    const struct ckpt_ns *ns)
+{
+	for (size_t i = 0; i < st->n_segments; i++) {
+		const struct ipc_segment *s = &st->segments[i];
+		char object[48];
+
+		if (s->ns != ns || !s->fleeting)
+			continue;
+		snprintf(object, sizeof(object), "segment %d", s->number);
+		ckpt_refuse(run, &(struct ckpt_blocker){
+					 .feature = "unattached",
+					 .task = ns->member,
+					 .object = object,
+					 .reason = "nobody has it attached, and with "
+						   "kernel.shm_rmid_forced=1 it goes when somebody "
+						   "detaches it",
+					 .hint = "write 0 to kernel.shm_rmid_forced in that ipc "
+						 "namespace, or let a process attach it",
+				 });
+	}
+}
+
 /* Features that are off, if there is what they save. */
 static int survey_off(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err)
 {
@@ -46,8 +72,8 @@ static int survey_off(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckp
 		return r;
 	for (size_t i = 0; i < st->n_segments; i++)
 		segments |= st->segments[i].ns == ns;
-	if (segments)
-		ckpt_refuse_off(run, "shm", ns->member, ns->name);
+	if (segments && ckpt_refuse_off(run, "shm", ns->member, ns->name) == 1)
+		refuse_fleeting(run, st, ns);
 	if (sets)
 		ckpt_refuse_off(run, "sem", ns->member, ns->name);
 	if (queues)

@@ -20,6 +20,7 @@
 struct look {
 	struct ipc_state *st;
 	const struct ckpt_ns *ns;
+	bool forced;
 };
 
 /* By itself where the segment lies: its file knows its content, and which pages there are none of.
@@ -65,6 +66,7 @@ static int add(struct look *l, int number, const struct shmid_ds *ds, struct ckp
 		.mode = ds->shm_perm.mode,
 		.size = ds->shm_segsz,
 		.attached = ds->shm_nattch,
+		.fleeting = l->forced && !ds->shm_nattch,
 	};
 	return 0;
 }
@@ -75,6 +77,7 @@ static int look(void *arg, struct ckpt_error *err)
 	struct shm_info info;
 	int last = shmctl(0, SHM_INFO, (struct shmid_ds *)(void *)&info), r = 0;
 
+	l->forced = ipc_rmid_forced();
 	for (int i = 0; i <= last && r == 0; i++) {
 		struct shmid_ds ds;
 		int number = shmctl(i, SHM_STAT_ANY, &ds);
@@ -94,7 +97,7 @@ int ipc_look(struct ckpt_run *run, struct ckpt_error *err)
 		return r;
 	st->looked = true;
 	for (size_t i = 0; i < ckpt_ns_count(run) && r == 0; i++) {
-		struct look l = { st, ckpt_ns_at(run, i) };
+		struct look l = { st, ckpt_ns_at(run, i), false };
 
 		if (l.ns->type == CKPT_NS_IPC)
 			r = ipc_in(run, l.ns, look, &l, err);
@@ -240,7 +243,7 @@ int ipc_put_segment(struct ckpt_run *run, struct ipc_segment *s, struct ckpt_err
 	struct statfs fs;
 	int r;
 
-	if (s->id || s->huge)
+	if (s->id || s->huge || s->fleeting)
 		return 0;
 	r = ipc_in(run, s->ns, open_content, &c, err);
 	if (r < 0)
@@ -403,6 +406,13 @@ int ipc_plan_own(struct ckpt_run *run, const Ckpt__Ipc__Segment *rec, struct ckp
 	struct shmid_ds ds;
 
 	(void)err;
+	if (ipc_rmid_forced())
+		return ckpt_unmet(
+			run, CKPT_EXIT_FAILED,
+			"write 0 to it, or restore in another ipc namespace (unshare -i)",
+			"kernel.shm_rmid_forced is 1: segment %u would go before a task has "
+			"attached it",
+			o->number);
 	if (is_there(rec) < 0)
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, hint,
 				  "segment %u is in use, or is another one by now", o->number);

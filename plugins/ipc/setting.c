@@ -7,12 +7,13 @@
 #include "ipc.h"
 
 #define MAX_NUMBERS 4
+#define FORCED	    "kernel/shm_rmid_forced"
 
 static const char *const names[] = {
 	"kernel/shmmax",
 	"kernel/shmall",
 	"kernel/shmmni",
-	"kernel/shm_rmid_forced",
+	FORCED,
 	"kernel/sem",
 	"kernel/msgmax",
 	"kernel/msgmnb",
@@ -119,6 +120,14 @@ static void read_one(const char *name, char *out, size_t size)
 	out[n < 0 ? 0 : n] = 0;
 }
 
+bool ipc_rmid_forced(void)
+{
+	char value[16];
+
+	read_one(FORCED, value, sizeof(value));
+	return !strcmp(value, "1");
+}
+
 static int read_all(void *arg, struct ckpt_error *err)
 {
 	struct settings *s = arg;
@@ -187,7 +196,7 @@ static int set(void *arg, struct ckpt_error *err)
 
 		snprintf(path, sizeof(path), "/proc/sys/%s", s->name);
 		read_one(s->name, now, sizeof(now));
-		if (!j->final && !strcmp(s->name, "kernel/shm_rmid_forced"))
+		if (!j->final && !strcmp(s->name, FORCED))
 			continue;
 		if (j->final)
 			snprintf(text, sizeof(text), "%s", s->value);

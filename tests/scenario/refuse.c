@@ -27,6 +27,7 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -35,6 +36,7 @@
 #include <unistd.h>
 
 static int fds_at_start;
+static int segment = -1;
 static pid_t children[16];
 static size_t n_children;
 
@@ -499,6 +501,17 @@ static void thread_place_shared(void)
 	start_thread(CLONE_FS);
 }
 
+/* A segment that goes when somebody detaches it. */
+static void segment_unattached(void)
+{
+	int fd;
+	MUST(unshare(CLONE_NEWIPC));
+	fd = MUST(open("/proc/sys/kernel/shm_rmid_forced", O_WRONLY));
+	MUST(write(fd, "1", 1));
+	close(fd);
+	segment = MUST(shmget(IPC_PRIVATE, 1, 0600));
+}
+
 static void shared_memory(void)
 {
 	sharing(CLONE_VM);
@@ -560,6 +573,7 @@ static const struct mode {
 	{ "pipe-outside", pipe_outside, "pipe" },
 	{ "thread-table", thread_table, "the thread has a table of its own" },
 	{ "thread-place-shared", thread_place_shared, "thread that shares them with others" },
+	{ "segment-unattached", segment_unattached, "ipc unattached .*segment [0-9]+ nobody" },
 	{ "shared-memory", shared_memory, "(CLONE_VM|address space|share|memory)" },
 	{ "session-outside", session_outside, "session" },
 };
@@ -580,6 +594,9 @@ static void check(void)
 	CHECK(victim_count_fds() == fds_at_start, "%d descriptors, were %d", victim_count_fds(),
 	      fds_at_start);
 	CHECK(victim_status(getpid(), "TracerPid", 10) == 0, "somebody traces us");
+	struct shmid_ds ds;
+	CHECK(segment < 0 || shmctl(segment, IPC_STAT, &ds) == 0, "segment %d: %s", segment,
+	      strerror(errno));
 	for (size_t i = 0; i < n_children; i++)
 		CHECK(kill(children[i], 0) == 0, "child %d is gone", children[i]);
 }
