@@ -285,25 +285,39 @@ struct job {
 	const Ckpt__Ipc__Segment *rec;
 	int fd;
 	bool there; /* it is already: only the content is wanted */
+	bool made;  /* out: it is to be removed if the restore fails */
 };
+
+static int create(struct job *j, struct ckpt_error *err)
+{
+	const Ckpt__Ipc__Object *o = j->rec->object;
+	int number = -1, r = ipc_begin("shm", o, err);
+
+	if (r == 0) {
+		number = shmget((key_t)o->key, j->rec->size,
+				IPC_CREAT | IPC_EXCL | SHM_NORESERVE | (int)o->mode);
+		r = ipc_end("shm", o, number, err);
+	}
+	j->made = number == (int)o->number;
+	if (r == 0 || j->made)
+		return r;
+	/* a number that was asked for and not given would go to whoever asks next */
+	if (number < 0)
+		number = shmget(IPC_PRIVATE, 1, 0600);
+	if (number >= 0)
+		shmctl(number, IPC_RMID, NULL);
+	return r;
+}
 
 static int make(void *arg, struct ckpt_error *err)
 {
 	struct job *j = arg;
 	const Ckpt__Ipc__Object *o = j->rec->object;
 	struct shmid_ds ds;
-	int number = (int)o->number, r;
+	const int number = (int)o->number, r = j->there ? 0 : create(j, err);
 
-	if (!j->there) {
-		r = ipc_begin("shm", o, err);
-		if (r < 0)
-			return r;
-		number = shmget((key_t)o->key, j->rec->size,
-				IPC_CREAT | IPC_EXCL | SHM_NORESERVE | (int)o->mode);
-		r = ipc_end("shm", o, number, err);
-		if (r < 0)
-			return r;
-	}
+	if (r < 0)
+		return r;
 	if (shmctl(number, IPC_STAT, &ds))
 		return ckpt_fail_sys(err, errno, "segment %d", number);
 	ds.shm_perm.uid = o->uid;
@@ -360,7 +374,7 @@ static int make_in(struct ckpt_run *run, const struct ckpt_ns *ns, struct job *j
 
 int ipc_make_segment(struct ckpt_run *run, const Ckpt__Ipc__Segment *rec, struct ckpt_error *err)
 {
-	struct job j = { rec, -1, false };
+	struct job j = { rec, -1, false, false };
 
 	return make_in(run, ckpt_ns_by_id(run, rec->object->ns), &j, err);
 }
@@ -444,7 +458,7 @@ int ipc_make_own(struct ckpt_run *run, struct ckpt_error *err)
 	if (!st->made)
 		return ckpt_fail_sys(err, ENOMEM, "segments");
 	for (size_t i = 0; i < n && r == 0; i++) {
-		struct job j = { ckpt_record_at(run, "ipc.segment", i), -1, false };
+		struct job j = { ckpt_record_at(run, "ipc.segment", i), -1, false, false };
 
 		if (!is_own(run, j.rec))
 			continue;
@@ -454,9 +468,8 @@ int ipc_make_own(struct ckpt_run *run, struct ckpt_error *err)
 			break;
 		}
 		j.there = r;
-		/* from before it is: a step that fails is to be undone too */
-		st->made[i] = !j.there;
 		r = make_in(run, ckpt_ns_own(run, CKPT_NS_IPC), &j, err);
+		st->made[i] = j.made;
 	}
 	if (r < 0)
 		ipc_unmake_own(run);
