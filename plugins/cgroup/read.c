@@ -48,11 +48,16 @@ static int read_seat(struct ckpt_run *run, const struct ckpt_thread *th, struct 
 	return cgroup_each_line(text, sit, s, err);
 }
 
+static bool same_group(const struct seat *a, const struct seat *b, size_t h)
+{
+	return a->paths[h] && b->paths[h] ? !strcmp(a->paths[h], b->paths[h])
+					  : !a->paths[h] == !b->paths[h];
+}
+
 static bool same_seat(const struct seat *a, const struct seat *b)
 {
 	for (size_t h = 0; h < a->st->n_hierarchies; h++)
-		if (!a->paths[h] != !b->paths[h] ||
-		    (a->paths[h] && strcmp(a->paths[h], b->paths[h])))
+		if (!same_group(a, b, h))
 			return false;
 	return true;
 }
@@ -103,6 +108,19 @@ static int survey_group(struct ckpt_run *run, const struct ckpt_task *t, struct 
 	return 0;
 }
 
+/* The groups of a seat, but for ckpt's own and those that the leader is in too. */
+static int survey_seat(struct ckpt_run *run, const struct ckpt_task *t, const struct seat *s,
+		       const struct seat *leader, struct ckpt_error *err)
+{
+	int r = 0;
+
+	for (size_t h = 0; h < s->st->n_hierarchies && r == 0; h++)
+		if (s->paths[h] && strcmp(s->paths[h], s->st->hierarchies[h].own) &&
+		    !(leader && same_group(leader, s, h)))
+			r = survey_group(run, t, s->st, h, s->paths[h], err);
+	return r;
+}
+
 static int survey_task(struct ckpt_run *run, const struct ckpt_task *t, struct ckpt_error *err)
 {
 	__attribute__((cleanup(seat_free))) struct seat leader = { 0 };
@@ -110,9 +128,7 @@ static int survey_task(struct ckpt_run *run, const struct ckpt_task *t, struct c
 
 	if (r)
 		return r < 0 ? r : 0;
-	for (size_t h = 0; h < leader.st->n_hierarchies && r == 0; h++)
-		if (leader.paths[h] && strcmp(leader.paths[h], leader.st->hierarchies[h].own))
-			r = survey_group(run, t, leader.st, h, leader.paths[h], err);
+	r = survey_seat(run, t, &leader, NULL, err);
 	for (size_t k = 1; k < t->n_threads && r == 0; k++) {
 		__attribute__((cleanup(seat_free))) struct seat s = { 0 };
 		char object[48];
@@ -121,7 +137,8 @@ static int survey_task(struct ckpt_run *run, const struct ckpt_task *t, struct c
 		if (r == 0 && !same_seat(&leader, &s)) {
 			snprintf(object, sizeof(object), "control groups of thread %d",
 				 (int)t->threads[k]->tid);
-			ckpt_refuse_off(run, "threads", t, object);
+			if (ckpt_refuse_off(run, "threads", t, object) == 1)
+				r = survey_seat(run, t, &s, &leader, err);
 		}
 		r = r > 0 ? 0 : r;
 	}
