@@ -94,6 +94,7 @@ static const struct entry_kind *kind_of(const char *name)
 /* Where entries are gathered; a namespace's record has the same fields. */
 struct gather {
 	const struct entry_kind *kind;
+	bool finite; /* one of them ends by itself */
 	Ckpt__Net__Entry **list;
 	size_t n;
 };
@@ -131,6 +132,23 @@ static void clean_flags(const struct entry_kind *kind, Ckpt__Net__Attribute *a)
 	memcpy(a->value.data, &flags, sizeof(flags));
 }
 
+/* A carrier that is missing now; the kernel refuses to be told so. */
+static void clean_nexthops(const struct entry_kind *kind, Ckpt__Net__Attribute *a)
+{
+	size_t at = 0;
+
+	if (kind->get != RTM_GETROUTE || a->type != RTA_MULTIPATH)
+		return;
+	while (at + sizeof(struct rtnexthop) <= a->value.len) {
+		struct rtnexthop *hop = (struct rtnexthop *)(a->value.data + at);
+
+		if (hop->rtnh_len < sizeof(*hop))
+			return;
+		hop->rtnh_flags &= RTNH_F_ONLINK;
+		at += RTNH_ALIGN(hop->rtnh_len);
+	}
+}
+
 static int add_attribute(const struct entry_kind *kind, Ckpt__Net__Entry *e,
 			 const struct nlattr *at, struct ckpt_error *err)
 {
@@ -145,6 +163,7 @@ static int add_attribute(const struct entry_kind *kind, Ckpt__Net__Entry *e,
 	if (copy(&a->value, nla_data(at), (size_t)nla_len(at), err) < 0)
 		return -ENOMEM;
 	clean_flags(kind, a);
+	clean_nexthops(kind, a);
 	return 0;
 }
 
@@ -156,14 +175,45 @@ static int by_type(const void *a, const void *b)
 	return (x->type > y->type) - (x->type < y->type);
 }
 
+static bool is_finite(const struct entry_kind *kind, const struct nlattr *at)
+{
+	if (kind->get == RTM_GETADDR && nla_type(at) == IFA_CACHEINFO) {
+		const struct ifa_cacheinfo *c = nla_data(at);
+
+		return c->ifa_valid != UINT32_MAX;
+	}
+	if (kind->get == RTM_GETROUTE && nla_type(at) == RTA_CACHEINFO) {
+		const struct rta_cacheinfo *c = nla_data(at);
+
+		return c->rta_expires != 0;
+	}
+	return false;
+}
+
+static int take_attributes(struct gather *g, Ckpt__Net__Entry *e, struct nlmsghdr *h,
+			   struct ckpt_error *err)
+{
+	const struct entry_kind *kind = g->kind;
+	struct nlattr *at = nlmsg_attrdata(h, (int)kind->header_len);
+	int left = nlmsg_attrlen(h, (int)kind->header_len);
+
+	for (; nla_ok(at, left); at = nla_next(at, &left)) {
+		g->finite |= is_finite(kind, at);
+		if (nla_type(at) < 64 && kind->attributes & BIT(nla_type(at)) &&
+		    add_attribute(kind, e, at, err) < 0)
+			return -ENOMEM;
+	}
+	if (e->n_attributes)
+		qsort(e->attributes, e->n_attributes, sizeof(*e->attributes), by_type);
+	return 0;
+}
+
 static int on_entry(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
 {
 	struct gather *g = arg;
 	const struct entry_kind *kind = g->kind;
 	uint8_t header[32];
 	Ckpt__Net__Entry *e;
-	struct nlattr *at;
-	int left;
 
 	if ((size_t)nlmsg_datalen(h) < kind->header_len)
 		return ckpt_fail(err, EPROTO, "short netlink message");
@@ -179,12 +229,7 @@ static int on_entry(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
 	e->kind = strdup(kind->name);
 	if (!e->kind || copy(&e->header, header, kind->header_len, err) < 0)
 		return ckpt_fail_sys(err, ENOMEM, "entry of a network namespace");
-	nlmsg_for_each_attr(at, h, (int)kind->header_len,
-			    left) if (nla_type(at) < 64 && kind->attributes & BIT(nla_type(at)) &&
-				      add_attribute(kind, e, at, err) < 0) return -ENOMEM;
-	if (e->n_attributes)
-		qsort(e->attributes, e->n_attributes, sizeof(*e->attributes), by_type);
-	return 0;
+	return take_attributes(g, e, h, err);
 }
 
 static int compare_data(const ProtobufCBinaryData *a, const ProtobufCBinaryData *b)
@@ -240,7 +285,28 @@ int net_entries_read(struct net_job *job, struct ckpt_error *err)
 	}
 	job->net->entries = g.list;
 	job->net->n_entries = g.n;
+	job->finite = g.finite;
 	return r;
+}
+
+static bool by_object(const Ckpt__Net__Entry *e)
+{
+	for (size_t k = 0; k < e->n_attributes; k++)
+		if (!strcmp(e->kind, "route") && e->attributes[k]->type == RTA_NH_ID)
+			return true;
+	return false;
+}
+
+void net_entries_refuse(struct net_job *job)
+{
+	bool objects = false;
+
+	for (size_t i = 0; i < job->net->n_entries; i++)
+		objects |= by_object(job->net->entries[i]);
+	if (objects)
+		net_refuse(job, "nexthop", "routes by next hop objects (ip nexthop)");
+	if (job->finite)
+		net_refuse(job, "lifetime", "addresses or routes that expire");
 }
 
 int net_entries_plan(const Ckpt__Net__Network *net, struct ckpt_error *err)

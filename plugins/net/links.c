@@ -49,6 +49,15 @@ static int read_kind(Ckpt__Net__Link *l, const struct ifinfomsg *info, struct nl
 	return l->kind ? 0 : -ENOMEM;
 }
 
+static bool has_xdp(struct nlattr *xdp)
+{
+	struct nlattr *in[IFLA_XDP_MAX + 1] = { 0 };
+
+	if (xdp)
+		nla_parse_nested(in, IFLA_XDP_MAX, xdp, NULL);
+	return in[IFLA_XDP_ATTACHED] && nla_get_u8(in[IFLA_XDP_ATTACHED]) != XDP_ATTACHED_NONE;
+}
+
 static int on_link(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
 {
 	struct net_job *job = arg;
@@ -72,6 +81,7 @@ static int on_link(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
 	if (read_kind(l, info, at[IFLA_LINKINFO]) < 0 ||
 	    (l->kind[0] && read_address(l, at[IFLA_ADDRESS]) < 0) || !l->name || !l->alias)
 		return ckpt_fail_sys(err, ENOMEM, "link %u", l->index);
+	job->odd_links |= has_xdp(at[IFLA_XDP]) || at[IFLA_PROP_LIST];
 	l->peer = number(at[IFLA_LINK]);
 	/* until it is translated: the namespace's number as seen from here, counted from 1 */
 	if (at[IFLA_LINK_NETNSID])
@@ -158,6 +168,8 @@ static void refuse(struct net_job *job, const char *feature, const Ckpt__Net__Li
 
 void net_links_refuse(struct net_job *job)
 {
+	if (job->odd_links)
+		net_refuse(job, "link-details", "XDP programs or alternative names of links");
 	for (size_t i = 0; i < job->net->n_links; i++) {
 		const Ckpt__Net__Link *l = job->net->links[i];
 		const struct ckpt_ns *peer;

@@ -26,6 +26,8 @@ struct net_job {
 	struct ckpt_ns *ns;
 	struct nl_sock *sk;
 	Ckpt__Net__Network *net;
+	/* dump: links with something that is not saved; IPsec was refused; what ends by itself */
+	bool odd_links, xfrm, finite;
 };
 
 /* ---- netlink.c ---- */
@@ -65,6 +67,8 @@ const Ckpt__Net__Link *net_link(const Ckpt__Net__Network *net, uint32_t index);
 /* ---- entries.c: addresses, routes, rules, neighbours ---- */
 
 int net_entries_read(struct net_job *job, struct ckpt_error *err);
+/* dump: refuse what could not be made again, or not as it is. */
+void net_entries_refuse(struct net_job *job);
 int net_entries_plan(const Ckpt__Net__Network *net, struct ckpt_error *err);
 /* Make the kernel's lists those of the record, for the kinds that belong before links are up. */
 int net_entries_make(struct net_job *job, bool before_up, struct ckpt_error *err);
@@ -77,6 +81,8 @@ bool net_sysctl_name_ok(const char *name);
 
 /* ---- filter.c ---- */
 
+/* dump: refuse something of the namespace that is not saved. */
+void net_refuse(struct net_job *job, const char *feature, const char *what);
 /* dump: packet filters and other tables that are not saved. */
 int net_filters_refuse(struct net_job *job, struct ckpt_error *err);
 

@@ -72,7 +72,11 @@ int net_dump(struct net_job *job, const struct net_request *q,
 	nl_cb_put(cb);
 	if (w.result < 0)
 		return w.result;
-	return r < 0 ? ckpt_fail(err, EIO, "netlink request %d: %s", q->type, nl_geterror(r)) : 0;
+	if (r < 0)
+		/* these are how a part of the kernel answers that is not there */
+		return ckpt_fail(err, r == -NLE_OPNOTSUPP || r == -NLE_INVAL ? ENOTSUP : EIO,
+				 "netlink request %d: %s", q->type, nl_geterror(r));
+	return 0;
 }
 
 int net_finish(struct net_job *job, struct nl_msg *msg, int built)

@@ -26,7 +26,12 @@ static int look(struct net_job *job, struct ckpt_error *err)
 {
 	int r = net_links_read(job, err);
 
-	return r < 0 ? r : net_filters_refuse(job, err);
+	if (r == 0)
+		r = net_entries_read(job, err);
+	if (r < 0)
+		return r;
+	net_entries_refuse(job);
+	return net_filters_refuse(job, err);
 }
 
 /* A job with an empty record. */

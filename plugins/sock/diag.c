@@ -123,18 +123,25 @@ static int ask(int nl)
 	return send(nl, &q, sizeof(q), 0) == sizeof(q) ? 0 : -errno;
 }
 
+struct listing {
+	char *buf;
+	size_t size, cap;
+};
+
 /* Those of the network namespace that we are in. */
-static int list(struct sock_state *st, size_t *cap, char *buf, size_t size)
+static int list(struct sock_state *st, const struct ckpt_ns *ns, void *arg)
 {
+	struct listing *x = arg;
 	CKPT_AUTO_FD int nl = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
 	int r = nl < 0 ? -errno : ask(nl);
 
 	if (!r)
 		r = 1;
 	while (r > 0) {
-		ssize_t len = recv(nl, buf, size, 0);
+		ssize_t len = recv(nl, x->buf, x->size, 0);
 
-		r = len < 0 ? -errno : take_buffer(st, cap, (struct nlmsghdr *)buf, (unsigned)len);
+		r = len < 0 ? -errno
+			    : take_buffer(st, &x->cap, (struct nlmsghdr *)x->buf, (unsigned)len);
 	}
 	return r;
 }
@@ -144,28 +151,14 @@ int sock_unix_diag(struct ckpt_run *run, struct ckpt_error *err)
 	struct sock_state *st = sock_state(run);
 	const size_t size = 256 * 1024;
 	CKPT_AUTO_FREE char *buf = malloc(size);
-	size_t cap = 0;
+	struct listing x = { buf, size, 0 };
 
 	if (st->diag_known)
 		return 0;
 	if (!buf)
 		return ckpt_fail_sys(err, ENOMEM, "list of unix sockets");
-	for (size_t i = 0; i < ckpt_ns_count(run); i++) {
-		const struct ckpt_ns *ns = ckpt_ns_at(run, i);
-		SOCK_PLACE(place);
-		int r;
-
-		if (ns->type != CKPT_NS_NET || (!ns->own && ns->fd < 0))
-			continue;
-		r = sock_net_enter(ns, &place, err);
-		if (r < 0)
-			return r;
-		r = list(st, &cap, buf, size);
-		if (r)
-			return ckpt_fail_sys(err, r,
-					     "asking the kernel for its unix sockets "
-					     "(unix_diag)");
-	}
+	if (sock_net_each(run, list, &x, "asking the kernel for its unix sockets (unix_diag)", err))
+		return -err->err;
 	if (st->n_diag)
 		qsort(st->diag, st->n_diag, sizeof(*st->diag), by_ino);
 	st->diag_known = true;

@@ -96,7 +96,6 @@ struct sock_state {
 		const struct ckpt_ns *ns;
 	} * nets; /* ckpt's own and the tree's */
 	size_t n_nets;
-	bool nets_known;
 	struct sock_defaults defaults[32];
 	size_t n_defaults;
 	/* restore */
@@ -202,9 +201,13 @@ int sock_net_enter(const struct ckpt_ns *ns, struct sock_place *place, struct ck
 void sock_net_leave(struct sock_place *place);
 #define SOCK_PLACE(name) __attribute__((cleanup(sock_net_leave))) struct sock_place name = { -1 }
 
-/* dump: of a socket of the tree. NULL: one that is not saved. */
+/* Do something in ckpt's own and in each one of the tree. */
+int sock_net_each(struct ckpt_run *run,
+		  int (*fn)(struct sock_state *st, const struct ckpt_ns *ns, void *arg), void *arg,
+		  const char *what, struct ckpt_error *err);
+/* dump: of a socket of the tree. One that nobody is in is made known to the run. */
 int sock_net_of(struct ckpt_run *run, int fd, const struct ckpt_ns **ns, struct ckpt_error *err);
-/* Refuse one of a namespace that is not saved; and one of any but ckpt's own. 0: fine. */
+/* Refuse one of another namespace than ckpt's: if the feature is off; in any case. 0: fine. */
 int sock_net_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err);
 int sock_net_own_only(struct ckpt_run *run, const struct ckpt_fd_found *f, const char *what,
 		      struct ckpt_error *err);

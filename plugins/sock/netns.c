@@ -51,70 +51,84 @@ int sock_net_enter(const struct ckpt_ns *ns, struct sock_place *place, struct ck
 	return ckpt_fail_sys(err, errno, "setns(2) to the %s", ns->name);
 }
 
-static int learn(struct sock_state *st, const struct ckpt_ns *ns, struct ckpt_error *err)
+int sock_net_each(struct ckpt_run *run,
+		  int (*fn)(struct sock_state *st, const struct ckpt_ns *ns, void *arg), void *arg,
+		  const char *what, struct ckpt_error *err)
 {
-	struct sock_net *more = realloc(st->nets, (st->n_nets + 1) * sizeof(*more));
-	SOCK_PLACE(place);
-	int r;
-
-	if (!more)
-		return ckpt_fail_sys(err, ENOMEM, "network namespaces");
-	st->nets = more;
-	r = sock_net_enter(ns, &place, err);
-	if (r < 0)
-		return r;
-	r = cookie_here(&more[st->n_nets].cookie);
-	more[st->n_nets++].ns = ns;
-	return r < 0 ? ckpt_fail_sys(err, r, "SO_NETNS_COOKIE") : 0;
-}
-
-/* All that tasks of the tree are in, and ckpt's own. */
-static int learn_all(struct ckpt_run *run, struct sock_state *st, struct ckpt_error *err)
-{
-	int r = 0;
-
-	for (size_t i = 0; i < ckpt_ns_count(run) && !st->nets_known && r == 0; i++) {
+	for (size_t i = 0; i < ckpt_ns_count(run); i++) {
 		const struct ckpt_ns *ns = ckpt_ns_at(run, i);
+		SOCK_PLACE(place);
+		int r;
 
-		if (ns->type == CKPT_NS_NET && (ns->own || ns->fd >= 0))
-			r = learn(st, ns, err);
+		/* not made yet: nothing is there */
+		if (ns->type != CKPT_NS_NET || (!ns->own && ns->fd < 0))
+			continue;
+		r = sock_net_enter(ns, &place, err);
+		if (r < 0)
+			return r;
+		r = fn(sock_state(run), ns, arg);
+		if (r)
+			return ckpt_fail_sys(err, r, "%s", what);
 	}
-	st->nets_known = true;
-	return r;
+	return 0;
 }
 
-/* One that nobody is in: its sockets keep it. */
-static int ask_socket(struct ckpt_run *run, int fd, const struct ckpt_ns **ns,
-		      struct ckpt_error *err)
+static int learn(struct sock_state *st, const struct ckpt_ns *ns, void *arg)
 {
+	struct sock_net *more;
+
+	(void)arg;
+	for (size_t i = 0; i < st->n_nets; i++)
+		if (st->nets[i].ns == ns)
+			return 0;
+	more = realloc(st->nets, (st->n_nets + 1) * sizeof(*more));
+	if (!more)
+		return -ENOMEM;
+	st->nets = more;
+	more[st->n_nets].ns = ns;
+	return cookie_here(&more[st->n_nets++].cookie);
+}
+
+static const struct ckpt_ns *known(const struct sock_state *st, uint64_t cookie)
+{
+	for (size_t i = 0; i < st->n_nets; i++)
+		if (st->nets[i].cookie == cookie)
+			return st->nets[i].ns;
+	return NULL;
+}
+
+/* One that nobody is in: its sockets keep it. The kernel's lists lack them so far. */
+static int ask_socket(struct ckpt_run *run, int fd, struct ckpt_error *err)
+{
+	struct sock_state *st = sock_state(run);
 	CKPT_AUTO_FD int net = ioctl(fd, SIOCGSKNS);
 
 	if (net < 0)
 		return ckpt_fail_sys(err, errno, "SIOCGSKNS");
-	*ns = ckpt_ns_find(run, net, err);
-	return *ns ? learn(sock_state(run), *ns, err) : -err->err;
+	if (!ckpt_ns_find(run, net, err))
+		return -err->err;
+	st->tcp_known = st->diag_known = false;
+	st->n_tcp = st->n_diag = st->n_waiting = 0;
+	return sock_net_each(run, learn, NULL, "SO_NETNS_COOKIE", err);
 }
 
 int sock_net_of(struct ckpt_run *run, int fd, const struct ckpt_ns **ns, struct ckpt_error *err)
 {
 	struct sock_state *st = sock_state(run);
 	uint64_t cookie = 0;
-	int r = learn_all(run, st, err);
+	int r = st->n_nets ? 0 : sock_net_each(run, learn, NULL, "SO_NETNS_COOKIE", err);
 
-	*ns = NULL;
 	if (r < 0)
 		return r;
 	r = cookie_of(fd, &cookie);
 	if (r < 0)
 		return ckpt_fail_sys(err, r, "SO_NETNS_COOKIE");
-	for (size_t i = 0; i < st->n_nets; i++)
-		if (st->nets[i].cookie == cookie)
-			*ns = st->nets[i].ns;
-	if (!*ns)
-		r = ask_socket(run, fd, ns, err);
-	if (r == 0 && (*ns)->lost)
-		*ns = NULL;
-	return r;
+	*ns = known(st, cookie);
+	if (*ns)
+		return 0;
+	r = ask_socket(run, fd, err);
+	*ns = known(st, cookie);
+	return r < 0 || *ns ? r : ckpt_fail(err, ENOENT, "a socket of no network namespace");
 }
 
 int sock_net_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
@@ -124,10 +138,6 @@ int sock_net_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct 
 
 	if (r < 0)
 		return r;
-	if (!ns)
-		return sock_refuse(run, f, "netns",
-				   "the socket belongs to a network namespace that is not saved",
-				   "dump a tree that the namespace is part of");
 	if (!ns->own && !ckpt_feature_on(run, "netns"))
 		return sock_refuse(run, f, "netns",
 				   "it belongs to a network namespace other than ckpt's, and the "
@@ -143,7 +153,7 @@ int sock_net_own_only(struct ckpt_run *run, const struct ckpt_fd_found *f, const
 	char reason[128];
 	int r = sock_net_of(run, f->fd, &ns, err);
 
-	if (r < 0 || (ns && ns->own))
+	if (r < 0 || ns->own)
 		return r;
 	snprintf(reason, sizeof(reason),
 		 "%s of another network namespace than ckpt's are not saved yet", what);
@@ -156,7 +166,8 @@ int sock_net_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, struct
 	const struct ckpt_ns *ns;
 	int r = sock_net_of(run, f->fd, &ns, err);
 
-	if (r < 0 || !ns || ns->own)
+	/* of one that is left out: it comes back in ckpt's own */
+	if (r < 0 || ns->own || ns->lost)
 		return r;
 	rec.id = f->file;
 	rec.netns = ns->id;

@@ -271,7 +271,7 @@ static const struct sock_defaults *defaults_of(struct ckpt_run *run, const struc
 	SOCK_PLACE(place);
 
 	/* settings of the namespace tell what a new one has */
-	if (sock_net_of(run, f->fd, &ns, err) < 0 || !ns || sock_net_enter(ns, &place, err) < 0)
+	if (sock_net_of(run, f->fd, &ns, err) < 0 || sock_net_enter(ns, &place, err) < 0)
 		return NULL;
 
 	for (size_t i = 0; i < st->n_defaults; i++)

@@ -78,6 +78,12 @@ static int plan(struct ckpt_run *run, struct ckpt_error *err)
 	}
 	if (!r)
 		r = sock_net_plan(run, err);
+	/* a connection uses its other end's record, whatever else refers to that */
+	for (size_t i = 0; i < ckpt_record_count(run, "sock.tcp") && !r; i++) {
+		const Ckpt__Sock__Tcp *tcp = ckpt_record_at(run, "sock.tcp", i);
+
+		r = sock_tcp_plan(run, tcp->id, err);
+	}
 	return r ? r : sock_pending_order(run, err);
 }
 

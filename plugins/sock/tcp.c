@@ -395,7 +395,7 @@ static int fill_record(struct ckpt_run *run, const struct ckpt_fd_found *f, stru
 		return ckpt_fail_sys(err, r, "reading a TCP connection");
 	if (sock_net_of(run, f->fd, &net, err))
 		return -err->err;
-	if (!net || take_other(run, f, net, x))
+	if (take_other(run, f, net, x))
 		return ckpt_fail_as(err, CKPT_EXIT_REFUSED, EOPNOTSUPP,
 				    "the other end of a TCP connection is left out");
 	take_options(x, f->fd);

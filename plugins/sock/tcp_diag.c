@@ -104,13 +104,19 @@ static int list_family(struct sock_state *st, uint32_t net, int nl, int family, 
 	return r;
 }
 
-/* Those of the network namespace that we are in. */
-static int list(struct sock_state *st, uint32_t net, char *buf, size_t size)
-{
-	CKPT_AUTO_FD int nl = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
-	int r = nl < 0 ? -errno : list_family(st, net, nl, AF_INET, buf, size);
+struct listing {
+	char *buf;
+	size_t size;
+};
 
-	return r ? r : list_family(st, net, nl, AF_INET6, buf, size);
+/* Those of the network namespace that we are in. */
+static int list(struct sock_state *st, const struct ckpt_ns *ns, void *arg)
+{
+	const struct listing *x = arg;
+	CKPT_AUTO_FD int nl = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+	int r = nl < 0 ? -errno : list_family(st, ns->id, nl, AF_INET, x->buf, x->size);
+
+	return r ? r : list_family(st, ns->id, nl, AF_INET6, x->buf, x->size);
 }
 
 int sock_tcp_diag(struct ckpt_run *run, struct ckpt_error *err)
@@ -118,26 +124,14 @@ int sock_tcp_diag(struct ckpt_run *run, struct ckpt_error *err)
 	struct sock_state *st = sock_state(run);
 	const size_t size = 256 * 1024;
 	CKPT_AUTO_FREE char *buf = malloc(size);
+	struct listing x = { buf, size };
 
 	if (st->tcp_known)
 		return 0;
 	if (!buf)
 		return ckpt_fail_sys(err, ENOMEM, "list of TCP sockets");
-	for (size_t i = 0; i < ckpt_ns_count(run); i++) {
-		const struct ckpt_ns *ns = ckpt_ns_at(run, i);
-		SOCK_PLACE(place);
-		int r;
-
-		if (ns->type != CKPT_NS_NET || (!ns->own && ns->fd < 0))
-			continue;
-		r = sock_net_enter(ns, &place, err);
-		if (r < 0)
-			return r;
-		r = list(st, ns->id, buf, size);
-		if (r)
-			return ckpt_fail_sys(err, r,
-					     "asking the kernel for its TCP sockets (inet_diag)");
-	}
+	if (sock_net_each(run, list, &x, "asking the kernel for its TCP sockets (inet_diag)", err))
+		return -err->err;
 	if (st->n_tcp)
 		qsort(st->tcp, st->n_tcp, sizeof(*st->tcp), by_ends);
 	st->tcp_known = true;

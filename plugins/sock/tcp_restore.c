@@ -116,7 +116,7 @@ static void sweep_listener(struct ckpt_run *run, const Ckpt__Sock__Inet *rec)
 	union sock_address local;
 	socklen_t len;
 
-	if (rec->listening && sock_net_saved(run, rec->id)->own &&
+	if (rec->listening && rec->local && sock_net_saved(run, rec->id)->own &&
 	    !saved_reuse(rec->options, rec->n_options) &&
 	    sock_address_write(rec->family, rec->local, &local, &len))
 		sock_tcp_clear_port(sock_state(run), &local);

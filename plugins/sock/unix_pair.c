@@ -84,7 +84,8 @@ static void gather(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec, size_t 
 	     i < n && b->n < max; i++) {
 		const Ckpt__Sock__UnixEnd *e = ckpt_record_at(run, "sock.unix-end", i);
 
-		if (e->form != SOCK_PAIR || !sock_same_creator(e->creator, rec->creator) ||
+		if (e->form != SOCK_PAIR || !e->creator ||
+		    !sock_same_creator(e->creator, rec->creator) ||
 		    sock_net_saved(run, e->id) != net || (e->peer && e->peer < e->id))
 			continue;
 		b->sv[b->n][0] = b->sv[b->n][1] = -1;

@@ -146,9 +146,9 @@ int sock_pending_plan(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec, stru
 		rec->listener ? ckpt_record_by_id(run, "sock.unix-listen", rec->listener) : NULL;
 	int r;
 
-	if (!l || l->type != rec->type || !sock_name_equal(l->name, rec->peer_name) ||
-	    rec->place > l->backlog || rec->accepted || rec->peer || rec->reset || rec->n_queue ||
-	    rec->peer_name->file)
+	if (!l || !l->creator || l->type != rec->type ||
+	    !sock_name_equal(l->name, rec->peer_name) || rec->place > l->backlog || rec->accepted ||
+	    rec->peer || rec->reset || rec->n_queue || rec->peer_name->file)
 		return ckpt_fail_image(err, "open file %u has no valid connection", rec->id);
 	r = sock_creator_check(run, rec->connector, rec->id, err);
 	if (!r)

@@ -167,7 +167,8 @@ static int plan_connection(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec,
 	connection_of(run, rec, &c);
 	if (rec->listener) {
 		l = ckpt_record_by_id(run, "sock.unix-listen", rec->listener);
-		if (!l || l->type != rec->type || !sock_name_equal(l->name, c.listen_name))
+		if (!l || !l->creator || l->type != rec->type ||
+		    !sock_name_equal(l->name, c.listen_name))
 			return ckpt_fail_image(err, "open file %u has no valid listening socket",
 					       rec->id);
 	}

@@ -73,6 +73,7 @@ def passing(context, test):
                         lambda: "try again" in proc.read(log) or dump.done(), 60)
         victim.check("while it is tried")
         dump.result()
+        expect("try again" in proc.read(log), "it was saved at once")
     victim.check("saved")
 
 
