@@ -372,9 +372,25 @@ static int catch_first(struct entry *e, struct ckpt_error *err)
 	return call_entered(e->first, err);
 }
 
+/* Once the first thread is in, what it found on its stack can be taken away. */
+static int tidy_stack(struct entry *e, struct ckpt_error *err)
+{
+	struct ckpt_agent *a = e->first;
+
+	if (pwrite(e->t->mem, &a->word, sizeof(a->word), (off_t)a->word_at) == sizeof(a->word))
+		return 0;
+	return ckpt_fail_sys(err, errno, "thread %d: its stack", (int)a->th->tid);
+}
+
 static int seat_first(struct entry *e, struct ckpt_error *err)
 {
-	return end_shmat(e->first, err);
+	struct ckpt_error ignored = { 0 };
+	int r = end_shmat(e->first, err);
+
+	/* it goes on without us */
+	if (r < 0 && e->first->state == THREAD_STOPPED)
+		tidy_stack(e, &ignored);
+	return r;
 }
 
 static int send_others(struct entry *e, struct ckpt_error *err)
@@ -412,16 +428,6 @@ static int await_all(struct entry *e, struct ckpt_error *err)
 			back_to_self(a);
 	}
 	return r;
-}
-
-/* Once the first thread is in, what it found on its stack can be taken away. */
-static int tidy_stack(struct entry *e, struct ckpt_error *err)
-{
-	struct ckpt_agent *a = e->first;
-
-	if (pwrite(e->t->mem, &a->word, sizeof(a->word), (off_t)a->word_at) == sizeof(a->word))
-		return 0;
-	return ckpt_fail_sys(err, errno, "thread %d: its stack", (int)a->th->tid);
 }
 
 static const struct stage {

@@ -78,9 +78,9 @@ bool same_gadgets(int memfd, const char *maps, const struct gadgets *g);
 int find_gadgets(int memfd, const char *maps, struct gadgets *g, struct ckpt_error *err);
 /* Address of a system call instruction, for single steps; not in the mapping that starts at
  * `not_in`. */
-/* Is there one at that address too? */
-bool same_syscall(int memfd, const char *maps, uint64_t at);
 int find_syscall(int memfd, const char *maps, uint64_t not_in, uint64_t *addr,
 		 struct ckpt_error *err);
+/* Is there one at that address too? */
+bool same_syscall(int memfd, const char *maps, uint64_t at);
 
 #endif

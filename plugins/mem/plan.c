@@ -147,6 +147,16 @@ static int plan_again(const struct plan *p, const struct mem_task_image *t, stru
 		       err);
 	if (!r && g->n_place != g->n_again)
 		r = ckpt_fail_image(err, "task %u: its runs are incomplete", t->id);
+	/* whoever fills memory goes through both lists as one */
+	for (size_t a = 0, b = 0; !r && a < g->n_start && b < g->n_again;) {
+		if (g->start[a] + g->pages[a] <= g->again[b])
+			a++;
+		else if (g->again[b] + g->agains[b] <= g->start[a])
+			b++;
+		else
+			r = ckpt_fail_image(err, "task %u: page %llx is stored twice", t->id,
+					    LLX(g->again[b]));
+	}
 	for (size_t i = 0; !r && i < g->n_again; i++)
 		if (g->place[i] > limit || g->agains[i] > limit - g->place[i])
 			r = ckpt_fail_image(err, "task %u: page %llx lies beyond the page file",

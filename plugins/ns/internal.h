@@ -22,6 +22,8 @@ int ns_call(struct ckpt_run *run, enum ns_call what, struct ckpt_ns *ns, struct 
 /* survey.c */
 /* dump and verify: which ones are left out? Blockers are listed. */
 int ns_decide(struct ckpt_run *run, struct ckpt_error *err);
+/* outside.c: refuse those that processes outside the tree are in too. */
+int ns_outside(struct ckpt_run *run, struct ckpt_error *err);
 /* Is it to be in the image? */
 static inline bool ns_is_saved(const struct ckpt_ns *ns)
 {

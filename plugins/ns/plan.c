@@ -107,6 +107,12 @@ static int place(struct ckpt_run *run, const Ckpt__Ns__Task *rec, struct ckpt_er
 					    "task %u: threads cannot be in different user or "
 					    "pid namespaces",
 					    rec->id);
+	/* setns(2) wants a thread that shares its root and cwd with nobody, and resets both */
+	for (size_t k = 1; k < rec->n_seats && r == 0; k++)
+		if (seats[k].ns[CKPT_NS_MNT] != seats[0].ns[CKPT_NS_MNT])
+			ckpt_unmet(run, CKPT_EXIT_REFUSED,
+				   "let the thread stay in the mount namespace of its process",
+				   "task %u: thread %zu is in another mount namespace", rec->id, k);
 	return r < 0 ? r : ckpt_ns_place_task(run, rec->id, seats, rec->n_seats, err);
 }
 

@@ -95,9 +95,10 @@ static void of_task(struct ckpt_run *run, const struct ckpt_task *t)
 				type < CKPT_NS_TYPES ? seat->ns[type] : seat->time_for_children;
 			struct refusal r = { .ns = ns, .task = t };
 
-			if (ns->own || (named & (1U << ns->type)))
+			if (ns->own || ns->lost)
 				continue;
-			if (decide(run, &r) == 1)
+			/* a second one of a type goes the way of the first */
+			if (!(named & (1U << ns->type)) && decide(run, &r) == 1)
 				continue;
 			named |= 1U << ns->type;
 			ns->lost = true;
@@ -125,6 +126,8 @@ int ns_survey(struct ckpt_run *run, struct ckpt_error *err)
 {
 	int r = ns_decide(run, err);
 
+	if (r == 0)
+		r = ns_outside(run, err);
 	for (size_t i = 0; i < ckpt_ns_count(run) && (r == 0 || r == -ECANCELED); i++)
 		if (ns_is_saved(ckpt_ns_at(run, i)))
 			r = ns_call(run, NS_SURVEY, ckpt_ns_at(run, i), err);

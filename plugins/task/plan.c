@@ -175,6 +175,13 @@ static int check_thread(struct ckpt_run *run, struct task_state *st, const Ckpt_
 	if (r == 0 && rec->place)
 		r = rec->index ? task_place_plan(run, st, rec->id, rec->place, err)
 			       : TASK_BAD(err, "a place of the main thread's own");
+	/* threads are placed when they have no say in the directory above any more */
+	if (r == 0 && rec->place && rec->place->removed && task_is_nested(run, rec->id))
+		ckpt_unmet(run, CKPT_EXIT_REFUSED,
+			   "let the thread change to a directory that exists",
+			   "task %u, thread %u: a removed working directory of its own, in a user "
+			   "namespace",
+			   rec->id, rec->index);
 	if (r == 0)
 		r = task_creds_plan(run, st, rec, err);
 	if (r == 0)
@@ -225,9 +232,11 @@ static int check_process(struct ckpt_run *run, const struct task_state *st,
 	if (rec->stop_signal && rec->stop_signal != SIGSTOP && rec->stop_signal != SIGTSTP &&
 	    rec->stop_signal != SIGTTIN && rec->stop_signal != SIGTTOU)
 		return TASK_BAD(err, "stopped by signal %u", rec->stop_signal);
-	/* setns(2) wants a place that nobody else has */
-	if (rec->shares_fs && (task_is_nested(run, rec->id) || task_place_made(run, rec->id)))
-		ckpt_unmet(run, CKPT_EXIT_REFUSED, "this combination cannot be made again",
+	/* setns(2) wants a place that nobody else has (userns_install()) */
+	if (rec->shares_fs &&
+	    (task_is_nested(run, rec->id) || task_is_nested(run, rec->shares_fs) ||
+	     task_place_made(run, rec->id)))
+		ckpt_unmet(run, CKPT_EXIT_REFUSED, "let it call unshare(CLONE_FS)",
 			   "task %u shares its working directory with task %u, in a user or mount "
 			   "namespace of its own",
 			   rec->id, rec->shares_fs);
@@ -237,12 +246,6 @@ static int check_process(struct ckpt_run *run, const struct task_state *st,
 	r = task_place_plan(run, st, rec->id, &place, err);
 	if (r < 0)
 		return r;
-	/* the kernel's rule (userns_install()) */
-	if (rec->shares_fs && (task_is_nested(run, rec->id) || task_is_nested(run, rec->shares_fs)))
-		ckpt_unmet(run, CKPT_EXIT_REFUSED, "let it call unshare(CLONE_FS)",
-			   "task %u: it shares its working directory with task %u, in a user "
-			   "namespace of its own",
-			   rec->id, rec->shares_fs);
 	if (task_saved(st, TASK_OOM))
 		check_oom(run, rec);
 	r = task_limits_plan(run, rec, err);

@@ -12,7 +12,6 @@ enum { USER_REC_MAPS = 1 };
 
 /* The kernel's UID_GID_MAP_MAX_EXTENTS, and what it takes in one write. */
 #define USER_MAX_EXTENTS 340
-#define USER_MAX_TEXT	 4095
 
 enum user_map { USER_UIDS, USER_GIDS, USER_PROJIDS, USER_MAPS };
 
