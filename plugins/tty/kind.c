@@ -79,6 +79,24 @@ static int get_end(const struct tty_state *st, uint32_t pty, bool master, struct
 	return h ? ckpt_get_fd(h->task, h->num, err) : -ENOENT;
 }
 
+/*
+ * The slave may be open as /dev/tty alone, by members of its session. Then one description
+ * more changes nothing; where it is closed, or was never opened, one would.
+ */
+static int get_slave(struct ckpt_run *run, const struct tty_state *st, uint32_t pty, int master,
+		     struct ckpt_error *err)
+{
+	int fd = get_end(st, pty, false, err), locked = 1;
+	struct pollfd hup = { .fd = master };
+
+	if (fd != -ENOENT || master < 0 || !tty_leader(run, st, pty) ||
+	    (poll(&hup, 1, 0) > 0 && hup.revents & POLLHUP) || ioctl(master, TIOCGPTLCK, &locked) ||
+	    locked)
+		return fd;
+	fd = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+	return fd < 0 ? -ENOENT : fd;
+}
+
 struct modes {
 	int locked, packet, exclusive;
 };
@@ -123,7 +141,7 @@ static int survey_features(struct ckpt_run *run, const struct ckpt_fd_found *f, 
 static int survey_master(struct ckpt_run *run, const struct tty_state *st,
 			 const struct ckpt_fd_found *f, uint32_t pty, struct ckpt_error *err)
 {
-	CKPT_AUTO_FD int slave = get_end(st, pty, false, err);
+	CKPT_AUTO_FD int slave = get_slave(run, st, pty, f->fd, err);
 	int line = 0, r;
 
 	if (slave < 0 && slave != -ENOENT && !ckpt_is_live(run))
@@ -203,7 +221,7 @@ static int put_pair(struct ckpt_run *run, const struct tty_state *st, Ckpt__Tty_
 		    struct ckpt_error *err)
 {
 	CKPT_AUTO_FD int master = get_end(st, rec->id, true, err);
-	CKPT_AUTO_FD int slave = get_end(st, rec->id, false, err);
+	CKPT_AUTO_FD int slave = get_slave(run, st, rec->id, master, err);
 	struct pollfd hup = { .fd = master };
 	struct family fam = { 0 };
 	struct tty_setting s;

@@ -362,11 +362,33 @@ static void epoll_stale(void)
 	close(ends[1]);
 }
 
-static void net_bridge(void)
+static void net_with(const char *command)
 {
 	MUST(unshare(CLONE_NEWNET));
-	if (system("ip link add br0 type bridge"))
-		victim_skip("no bridge can be made");
+	if (system("ip link set lo up") || system(command))
+		victim_skip("%s failed", command);
+}
+
+static void net_bridge(void)
+{
+	net_with("ip link add br0 type bridge");
+}
+
+static void net_lifetime(void)
+{
+	net_with("ip addr add 10.7.7.7/24 dev lo valid_lft 90000 preferred_lft 90000");
+}
+
+static void net_nexthop(void)
+{
+	net_with("ip addr add 10.7.7.7/24 dev lo && ip nexthop add id 7 dev lo && "
+		 "ip route add 192.0.2.0/24 nhid 7");
+}
+
+static void net_xfrm(void)
+{
+	net_with("ip xfrm policy add src 10.0.0.1 dst 10.0.0.2 dir out tmpl src 10.0.0.1 "
+		 "dst 10.0.0.2 proto esp mode tunnel");
 }
 
 static void own_mounts(void)
@@ -530,6 +552,13 @@ static void session_outside(void)
 	_exit(0);
 }
 
+/* Whoever reads the pipe stays behind in the namespace. */
+static void namespace_outside(void)
+{
+	MUST(unshare(CLONE_NEWUTS));
+	pipe_outside();
+}
+
 static const struct mode {
 	const char *name;
 	void (*make)(void);
@@ -569,6 +598,10 @@ static const struct mode {
 	{ "mount-deleted", mount_deleted, "/part .*its name is used again" },
 	{ "mount-deleted-twice", mount_deleted_twice, "/part .*is mounted elsewhere too" },
 	{ "mount-overlay", mount_overlay, "/other .*overlay" },
+	{ "net-lifetime", net_lifetime, "addresses or routes that expire" },
+	{ "net-nexthop", net_nexthop, "next hop objects" },
+	{ "net-xfrm", net_xfrm, "IPsec" },
+	{ "namespace-outside", namespace_outside, "outside the tree, is in it too" },
 	{ "tracee", tracee, "(trace|ptrace)" },
 	{ "pipe-outside", pipe_outside, "pipe" },
 	{ "thread-table", thread_table, "the thread has a table of its own" },
