@@ -270,13 +270,17 @@ static _Noreturn void child(void)
 	}
 }
 
-/* Our mappings, without the inode number of the shared one, which only names it. */
+/*
+ * Our mappings, without the inode number of the shared one, which only names it,
+ * nor the blanks that pad a shorter number to the same column.
+ */
 static char *read_maps(void)
 {
 	char *maps = victim_read("/proc/self/maps");
 	char *inode = maps ? strstr(maps, " 00:01 ") : NULL;
 	if (inode)
-		for (inode += strlen(" 00:01 "); *inode >= '0' && *inode <= '9'; inode++)
+		for (inode += strlen(" 00:01 "); (*inode >= '0' && *inode <= '9') || *inode == ' ';
+		     inode++)
 			*inode = '#';
 	return maps;
 }
