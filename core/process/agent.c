@@ -72,7 +72,7 @@ static int handle_event(struct ckpt_agent *a, int status, struct ckpt_error *err
 	}
 	if (!event && sig == SIGSTOP)
 		a->stop_pending = true;
-	if (ptrace(PTRACE_CONT, a->th->tid, NULL, 0L))
+	if (INSIST(ptrace(PTRACE_CONT, a->th->tid, NULL, 0L)))
 		return ckpt_fail_sys(err, errno, "thread %d: PTRACE_CONT", (int)a->th->tid);
 	return 0;
 }
@@ -93,7 +93,7 @@ int agent_wait(struct ckpt_agent *a, struct ckpt_error *err)
 		sched_yield();
 	while ((done = __atomic_load_n(&a->seat->done, __ATOMIC_ACQUIRE)) != a->seq) {
 		int status;
-		pid_t r = waitpid(a->th->tid, &status, __WALL | WNOHANG);
+		pid_t r = (pid_t)INSIST(waitpid(a->th->tid, &status, __WALL | WNOHANG));
 
 		if (r > 0) {
 			int e = handle_event(a, status, err);
@@ -163,9 +163,9 @@ static int go(struct ckpt_agent *a, const struct user_regs_struct *regs, struct 
 {
 	const uint64_t all = ~0ULL;
 
-	if (ptrace(PTRACE_SETREGS, a->th->tid, NULL, regs) ||
-	    ptrace(PTRACE_SETSIGMASK, a->th->tid, sizeof(all), &all) ||
-	    ptrace(PTRACE_CONT, a->th->tid, NULL, 0L))
+	if (INSIST(ptrace(PTRACE_SETREGS, a->th->tid, NULL, regs)) ||
+	    INSIST(ptrace(PTRACE_SETSIGMASK, a->th->tid, sizeof(all), &all)) ||
+	    INSIST(ptrace(PTRACE_CONT, a->th->tid, NULL, 0L)))
 		return ckpt_fail_sys(err, errno, "thread %d: entering the agent", (int)a->th->tid);
 	a->state = THREAD_SEATED;
 	return 0;
@@ -181,8 +181,8 @@ int agent_enter(struct ckpt_agent *a, const struct user_regs_struct *regs, struc
 /* Undo an entry that failed before the agent was reached; the thread is stopped. */
 static void back_to_self(struct ckpt_agent *a)
 {
-	ptrace(PTRACE_SETSIGMASK, a->th->tid, sizeof(a->th->sigmask), &a->th->sigmask);
-	ptrace(PTRACE_SETREGS, a->th->tid, NULL, &a->th->regs);
+	INSIST(ptrace(PTRACE_SETSIGMASK, a->th->tid, sizeof(a->th->sigmask), &a->th->sigmask));
+	INSIST(ptrace(PTRACE_SETREGS, a->th->tid, NULL, &a->th->regs));
 	a->seat->taken = 0;
 	a->seat = NULL;
 }
@@ -199,8 +199,8 @@ static int start_shmat(struct ckpt_agent *a, int mem, const struct gadgets *g,
 	uint64_t slot = (a->th->regs.rsp - 256) & ~15ULL, entry = a->seg->addr;
 
 	a->word_at = slot;
-	if (pread(mem, &a->word, sizeof(a->word), (off_t)slot) != sizeof(a->word) ||
-	    pwrite(mem, &entry, sizeof(entry), (off_t)slot) != sizeof(entry))
+	if (INSIST(pread(mem, &a->word, sizeof(a->word), (off_t)slot)) != sizeof(a->word) ||
+	    INSIST(pwrite(mem, &entry, sizeof(entry), (off_t)slot)) != sizeof(entry))
 		return ckpt_fail_sys(err, errno, "thread %d: its stack is not writable",
 				     (int)a->th->tid);
 	r.rip = g->syscall_ret;
@@ -229,7 +229,7 @@ static int end_shmat(struct ckpt_agent *a, struct ckpt_error *err)
 		return ckpt_fail_sys(err, (int)-r.rax, "thread %d: shmat(2) of the agent",
 				     (int)tid);
 	}
-	if (ptrace(PTRACE_CONT, tid, NULL, 0L))
+	if (INSIST(ptrace(PTRACE_CONT, tid, NULL, 0L)))
 		return ckpt_fail_sys(err, errno, "thread %d: entering the agent", (int)tid);
 	a->state = THREAD_SEATED;
 	return 0;
@@ -377,7 +377,8 @@ static int tidy_stack(struct entry *e, struct ckpt_error *err)
 {
 	struct ckpt_agent *a = e->first;
 
-	if (pwrite(e->t->mem, &a->word, sizeof(a->word), (off_t)a->word_at) == sizeof(a->word))
+	if (INSIST(pwrite(e->t->mem, &a->word, sizeof(a->word), (off_t)a->word_at)) ==
+	    sizeof(a->word))
 		return 0;
 	return ckpt_fail_sys(err, errno, "thread %d: its stack", (int)a->th->tid);
 }
@@ -495,8 +496,8 @@ static int restore_own(struct ckpt_agent *a, struct ckpt_error *err)
 	struct ckpt_thread *th = a->th;
 
 	/* in this order: with its own mask but in the agent, it still leaves by itself */
-	if (ptrace(PTRACE_SETSIGMASK, th->tid, sizeof(th->sigmask), &th->sigmask) ||
-	    ptrace(PTRACE_SETREGS, th->tid, NULL, &th->regs))
+	if (INSIST(ptrace(PTRACE_SETSIGMASK, th->tid, sizeof(th->sigmask), &th->sigmask)) ||
+	    INSIST(ptrace(PTRACE_SETREGS, th->tid, NULL, &th->regs)))
 		return ckpt_fail_sys(err, errno, "thread %d: giving its registers back",
 				     (int)th->tid);
 	return 0;
@@ -581,7 +582,7 @@ static int ask_last(struct task_node *t, struct ckpt_error *err)
 	if (!t->below)
 		return ckpt_fail_sys(err, ENOMEM, "leaving the agent");
 	t->below_at = at;
-	t->below_len = pread(t->mem, t->below, len, (off_t)at);
+	t->below_len = INSIST(pread(t->mem, t->below, len, (off_t)at));
 	return agent_post(a, AGENT_PREPARE, err);
 }
 
@@ -641,7 +642,8 @@ static int free_last(struct task_node *t, struct ckpt_error *err)
 	a->seat = NULL;
 	r = restore_own(a, err);
 	if (!r && t->below_len > 0 &&
-	    pwrite(t->mem, t->below, (size_t)t->below_len, (off_t)t->below_at) != t->below_len)
+	    INSIST(pwrite(t->mem, t->below, (size_t)t->below_len, (off_t)t->below_at)) !=
+		    t->below_len)
 		r = ckpt_fail_sys(err, errno, "thread %d: its stack", (int)a->th->tid);
 	return r;
 }

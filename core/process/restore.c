@@ -224,11 +224,11 @@ static int apply_final(struct ckpt_thread *th, struct ckpt_error *err)
 	struct ckpt_final *f = th->agent->final;
 	struct iovec io = { (void *)f->xstate, f->xstate_len };
 
-	if (f->xstate_len && ptrace(PTRACE_SETREGSET, th->tid, NT_X86_XSTATE, &io))
+	if (f->xstate_len && INSIST(ptrace(PTRACE_SETREGSET, th->tid, NT_X86_XSTATE, &io)))
 		return ckpt_fail_sys(err, errno, "thread %d: extended state", (int)th->tid);
-	if (ptrace(PTRACE_SETREGS, th->tid, NULL, &f->regs))
+	if (INSIST(ptrace(PTRACE_SETREGS, th->tid, NULL, &f->regs)))
 		return ckpt_fail_sys(err, errno, "thread %d: registers", (int)th->tid);
-	if (ptrace(PTRACE_SETSIGMASK, th->tid, sizeof(f->sigmask), &f->sigmask))
+	if (INSIST(ptrace(PTRACE_SETSIGMASK, th->tid, sizeof(f->sigmask), &f->sigmask)))
 		return ckpt_fail_sys(err, errno, "thread %d: signal mask", (int)th->tid);
 	return 0;
 }
@@ -250,7 +250,7 @@ static int let_go(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *
 	if (stop && kill(t->pid, stop))
 		return ckpt_fail_sys(err, errno, "stopping it");
 	for (size_t i = t->n_threads; i-- > 0;) {
-		if (ptrace(PTRACE_DETACH, t->threads[i]->tid, NULL, NULL))
+		if (INSIST(ptrace(PTRACE_DETACH, t->threads[i]->tid, NULL, NULL)))
 			return ckpt_fail_sys(err, errno, "thread %d: PTRACE_DETACH",
 					     (int)t->threads[i]->tid);
 		t->threads[i]->agent->state = THREAD_FREE;

@@ -52,9 +52,8 @@ static bool has_signal(const struct ckpt_thread *th)
 
 	snprintf(path, sizeof(path), "task/%d/status", (int)th->tid);
 	/* it is there: the task stands still. Without the answer it would see our stop */
-	for (int tries = 0; ckpt_proc_read(th->task, path, &text, &ignored) < 0; tries++)
-		if (tries == 2)
-			return true;
+	if (INSIST(ckpt_proc_read(th->task, path, &text, &ignored)) < 0)
+		return true;
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(keys); i++)
 		if (!ckpt_proc_field(text, keys[i], value, sizeof(value)))
 			pending |= strtoull(value, NULL, 16);
@@ -74,27 +73,31 @@ struct rseq_section {
 	uint64_t start, length, abort;
 };
 
+/* Not by ptrace(3), whose answer may be -1 without an error. */
+static int peek(pid_t tid, uint64_t at, uint64_t *word)
+{
+	return INSIST(syscall(SYS_ptrace, PTRACE_PEEKDATA, tid, at, word)) ? -errno : 0;
+}
+
 static int leave_rseq(struct ckpt_thread *th)
 {
-	struct rseq_configuration conf;
+	struct rseq_configuration conf = { 0 };
 	struct rseq_section cs;
 	CKPT_AUTO_FD int mem = -1;
 	struct ckpt_error ignored = { 0 };
 	uint64_t at;
 
-	if (ptrace(PTRACE_GET_RSEQ_CONFIGURATION, th->tid, sizeof(conf), &conf) <
+	if (INSIST(ptrace(PTRACE_GET_RSEQ_CONFIGURATION, th->tid, sizeof(conf), &conf)) <
 		    (long)sizeof(conf) ||
 	    !conf.pointer)
 		return 0;
 	/* struct rseq: cpu_id_start, cpu_id, then the pointer to the section */
-	errno = 0;
-	at = (uint64_t)ptrace(PTRACE_PEEKDATA, th->tid, conf.pointer + 8, NULL);
-	if (errno || !at)
+	if (peek(th->tid, conf.pointer + 8, &at) || !at)
 		return 0;
-	mem = ckpt_open_mem(th->task, &ignored);
+	mem = (int)INSIST(ckpt_open_mem(th->task, &ignored));
 	if (mem < 0)
 		return 0;
-	if (pread(mem, &cs, sizeof(cs), (off_t)at) != sizeof(cs) ||
+	if (INSIST(pread(mem, &cs, sizeof(cs), (off_t)at)) != sizeof(cs) ||
 	    th->regs.rip - cs.start >= cs.length)
 		return 0;
 	th->regs.rip = cs.abort;
@@ -106,8 +109,8 @@ int rollback(struct ckpt_thread *th, struct ckpt_error *err)
 {
 	bool changed = false;
 
-	if (ptrace(PTRACE_GETREGS, th->tid, NULL, &th->regs) ||
-	    ptrace(PTRACE_GETSIGMASK, th->tid, sizeof(th->sigmask), &th->sigmask))
+	if (INSIST(ptrace(PTRACE_GETREGS, th->tid, NULL, &th->regs)) ||
+	    INSIST(ptrace(PTRACE_GETSIGMASK, th->tid, sizeof(th->sigmask), &th->sigmask)))
 		return ckpt_fail_sys(err, errno, "thread %d: registers", (int)th->tid);
 	if (shows_eintr(&th->regs) && !has_signal(th)) {
 		th->regs.rax = th->regs.orig_rax;
@@ -116,7 +119,7 @@ int rollback(struct ckpt_thread *th, struct ckpt_error *err)
 		changed = true;
 	}
 	changed |= leave_rseq(th);
-	if (changed && ptrace(PTRACE_SETREGS, th->tid, NULL, &th->regs))
+	if (changed && INSIST(ptrace(PTRACE_SETREGS, th->tid, NULL, &th->regs)))
 		return ckpt_fail_sys(err, errno, "thread %d: PTRACE_SETREGS", (int)th->tid);
 	return 0;
 }

@@ -31,13 +31,13 @@ static int each_tid(const struct ckpt_task *t, int (*fn)(void *arg, pid_t tid, s
 		return ckpt_fail_sys(err, errno == ENOENT ? ESRCH : errno, "process %d: threads",
 				     (int)t->pid);
 	ckpt_steal_fd(&fd);
-	while ((e = readdir(dir))) {
+	while (errno = 0, (e = readdir(dir))) {
 		int r = e->d_name[0] == '.' ? 0 : fn(arg, atoi(e->d_name), err);
 
 		if (r)
 			return r;
 	}
-	return 0;
+	return errno ? ckpt_fail_sys(err, errno, "process %d: threads", (int)t->pid) : 0;
 }
 
 static struct ckpt_thread *find_thread(const struct ckpt_task *t, pid_t tid)
@@ -111,7 +111,8 @@ static int seize_thread(struct scan *s, struct ckpt_thread *th, struct ckpt_erro
 {
 	const long options = PTRACE_O_TRACESYSGOOD;
 
-	if (ptrace(PTRACE_SEIZE, th->tid, NULL, options | PTRACE_O_SUSPEND_SECCOMP) &&
+	/* without, its filter would be asked about the agent's calls; ckpt may have one itself */
+	if (INSIST(ptrace(PTRACE_SEIZE, th->tid, NULL, options | PTRACE_O_SUSPEND_SECCOMP)) &&
 	    ptrace(PTRACE_SEIZE, th->tid, NULL, options)) {
 		int e = errno;
 
@@ -132,9 +133,19 @@ static int seize_thread(struct scan *s, struct ckpt_thread *th, struct ckpt_erro
 	 * A task that is stopped by a signal reports that by itself; an
 	 * additional interrupt would stay pending and surface later.
 	 */
-	if (!th->task->stopped && ptrace(PTRACE_INTERRUPT, th->tid, NULL, NULL) && errno != ESRCH)
+	if (!th->task->stopped && INSIST(ptrace(PTRACE_INTERRUPT, th->tid, NULL, NULL)) &&
+	    errno != ESRCH)
 		return ckpt_fail_sys(err, errno, "thread %d: PTRACE_INTERRUPT", (int)th->tid);
 	return collect_stop(th, err);
+}
+
+static int hide_stop(struct ckpt_thread *th, struct ckpt_error *err)
+{
+	int r = rollback(th, err);
+
+	if (!r)
+		th->agent->state = THREAD_STOPPED;
+	return r;
 }
 
 /* Collect the stop of a thread seized before. */
@@ -159,13 +170,12 @@ static int collect_stop(struct ckpt_thread *th, struct ckpt_error *err)
 			return ckpt_fail_sys(err, r, "thread %d: waitpid(2)", (int)th->tid);
 		if (is_event_stop(status)) {
 			th->task->stopped |= WSTOPSIG(status) != SIGTRAP;
-			r = rollback(th, err);
-			if (!r)
-				th->agent->state = THREAD_STOPPED;
-			return r;
+			th->agent->state = THREAD_CAUGHT;
+			return hide_stop(th, err);
 		}
 		/* a signal was on its way: let it be delivered, the interrupt is still pending */
-		if (ptrace(PTRACE_CONT, th->tid, NULL, status >> 16 ? 0L : WSTOPSIG(status)))
+		if (INSIST(ptrace(PTRACE_CONT, th->tid, NULL,
+				  status >> 16 ? 0L : WSTOPSIG(status))))
 			return ckpt_fail_sys(err, errno, "thread %d: PTRACE_CONT", (int)th->tid);
 	}
 }
@@ -385,16 +395,14 @@ static int detach(struct ckpt_thread *th)
 	/* the seizure failed half-way: its stop is made invisible all the same */
 	if (a->state == THREAD_SEIZED)
 		collect_stop(th, &ignored);
-	if (a->state != THREAD_STOPPED && a->state != THREAD_SEIZED)
+	if (a->state == THREAD_CAUGHT)
+		hide_stop(th, &ignored);
+	if (a->state != THREAD_STOPPED && a->state != THREAD_SEIZED && a->state != THREAD_CAUGHT)
 		return 0;
 	a->state = THREAD_FREE;
 	if (a->stop_pending)
-		syscall(SYS_tgkill, th->task->pid, th->tid, SIGSTOP);
-	/* the kernel has no reason to refuse it: who makes calls fail is asked again */
-	for (int tries = 0; tries < 3; tries++)
-		if (!ptrace(PTRACE_DETACH, th->tid, NULL, NULL) || errno == ESRCH)
-			return 0;
-	return -errno;
+		INSIST(syscall(SYS_tgkill, th->task->pid, th->tid, SIGSTOP));
+	return INSIST(ptrace(PTRACE_DETACH, th->tid, NULL, NULL)) && errno != ESRCH ? -errno : 0;
 }
 
 #define PF_EXITING 0x4 /* field 9 of /proc/PID/stat, include/linux/sched.h */
@@ -497,7 +505,7 @@ int proc_release(struct proc_set *ps, enum ckpt_after after, struct ckpt_error *
 			continue;
 		/* queued while it is in a ptrace stop, it takes effect before any user code runs */
 		if (after == CKPT_AFTER_STOP && !t->stopped)
-			kill(t->pid, SIGSTOP);
+			INSIST(kill(t->pid, SIGSTOP));
 		for (size_t k = t->n_threads; k-- > 0;) {
 			r = detach(t->threads[k]);
 			if (r && !failed)

@@ -3,6 +3,7 @@
 #ifndef CKPT_PROCESS_SET_H
 #define CKPT_PROCESS_SET_H
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -18,7 +19,8 @@
 /* Where a thread is, as far as we know. */
 enum thread_state {
 	THREAD_FREE,	/* not ours (scanned only, or let go) */
-	THREAD_SEIZED,	/* its stop is under way, or not yet made invisible */
+	THREAD_SEIZED,	/* its stop is under way */
+	THREAD_CAUGHT,	/* in a ptrace stop that is not yet made invisible */
 	THREAD_STOPPED, /* in a ptrace stop, its registers its own */
 	THREAD_SEATED,	/* running the agent's loop */
 	THREAD_GONE,	/* exited under us */
@@ -129,6 +131,19 @@ void set_sort(struct proc_set *ps);
 /* fdpass.c */
 struct fd_table *fd_table_new(const struct proc_set *ps, const struct fd_table *copy_of);
 void fd_table_put(struct fd_table *t);
+
+/*
+ * A system call that the kernel has no passing reason to refuse is asked for again: a thread
+ * must not be left half-way because one of our own calls failed once.
+ */
+#define INSIST(call)                                                                         \
+	({                                                                                   \
+		long insist_;                                                                \
+		for (int tries_ = 0; (insist_ = (call)) < 0 && errno != ESRCH && tries_ < 2; \
+		     tries_++)                                                               \
+			;                                                                    \
+		insist_;                                                                     \
+	})
 
 /* wait.c */
 /* Wait for a stop of one thread, at most timeout_ms; *status is waitpid's. -ESRCH: it died. */

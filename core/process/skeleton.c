@@ -129,7 +129,7 @@ static int seize_root(struct ckpt_agent *a, int go, struct ckpt_error *err)
 	pid_t pid = a->th->tid;
 	int status, r;
 
-	if (ptrace(PTRACE_SEIZE, pid, NULL, options | PTRACE_O_SUSPEND_SECCOMP) &&
+	if (INSIST(ptrace(PTRACE_SEIZE, pid, NULL, options | PTRACE_O_SUSPEND_SECCOMP)) &&
 	    ptrace(PTRACE_SEIZE, pid, NULL, options))
 		return ckpt_fail_sys(err, errno, "PTRACE_SEIZE of the root skeleton");
 	a->state = THREAD_STOPPED;
@@ -157,7 +157,7 @@ static int map_segment(struct ckpt_agent *a, struct ckpt_error *err)
 	struct user_regs_struct regs;
 	int r;
 
-	if (ptrace(PTRACE_GETREGS, a->th->tid, NULL, &regs))
+	if (INSIST(ptrace(PTRACE_GETREGS, a->th->tid, NULL, &regs)))
 		return ckpt_fail_sys(err, errno, "registers of the root skeleton");
 	regs.orig_rax = (uint64_t)-1;
 	regs.rax = SYS_shmat;
@@ -246,13 +246,13 @@ int skeleton_adopt(struct ckpt_agent *parent, struct ckpt_error *err)
 	unsigned long tid = 0;
 	int status, r;
 
-	if (ptrace(PTRACE_GETEVENTMSG, parent->th->tid, NULL, &tid))
+	if (INSIST(ptrace(PTRACE_GETEVENTMSG, parent->th->tid, NULL, &tid)))
 		return ckpt_fail_sys(err, errno, "thread %d: whom it cloned", (int)parent->th->tid);
 	r = wait_stop((pid_t)tid, STOP_TIMEOUT_MS, &status);
 	if (r)
 		return ckpt_fail_sys(err, r, "cloned thread %lu", tid);
 	parent->ps->newborn = (pid_t)tid;
-	if (ptrace(PTRACE_CONT, parent->th->tid, NULL, 0L))
+	if (INSIST(ptrace(PTRACE_CONT, parent->th->tid, NULL, 0L)))
 		return ckpt_fail_sys(err, errno, "thread %d: PTRACE_CONT", (int)parent->th->tid);
 	return 0;
 }
@@ -304,7 +304,7 @@ static int seat_newborn(struct ckpt_thread *th, struct ckpt_error *err)
 		return r;
 	th->agent->state = THREAD_STOPPED;
 	th->agent->ps->newborn = 0; /* from now on it is found among the tasks */
-	if (ptrace(PTRACE_GETREGS, th->tid, NULL, &regs))
+	if (INSIST(ptrace(PTRACE_GETREGS, th->tid, NULL, &regs)))
 		return ckpt_fail_sys(err, errno, "thread %d: registers", (int)th->tid);
 	return agent_enter(th->agent, &regs, err);
 }
@@ -386,7 +386,8 @@ static int wait_end(pid_t pid, int want, struct ckpt_error *err)
 							  status, want);
 		if (r)
 			return ckpt_fail_sys(err, r, "waiting for its end");
-		if (ptrace(PTRACE_CONT, pid, NULL, status >> 16 ? 0L : (long)WSTOPSIG(status)))
+		if (INSIST(ptrace(PTRACE_CONT, pid, NULL,
+				  status >> 16 ? 0L : (long)WSTOPSIG(status))))
 			return ckpt_fail_sys(err, errno, "PTRACE_CONT");
 	}
 }

@@ -26,7 +26,7 @@ int wait_stop(pid_t tid, int timeout_ms, int *status)
 	uint64_t start = now_us(), passed = 0;
 
 	while (passed < (uint64_t)timeout_ms * 1000) {
-		pid_t r = waitpid(tid, status, __WALL | WNOHANG);
+		pid_t r = (pid_t)INSIST(waitpid(tid, status, __WALL | WNOHANG));
 
 		if (r == tid)
 			return WIFSTOPPED(*status) ? 0 : -ESRCH;
@@ -54,8 +54,8 @@ int interrupt(struct ckpt_agent *a, bool from_stop, struct ckpt_error *err)
 {
 	pid_t tid = a->th->tid;
 
-	if (ptrace(PTRACE_INTERRUPT, tid, NULL, NULL) ||
-	    (from_stop && ptrace(PTRACE_CONT, tid, NULL, 0L)))
+	if (INSIST(ptrace(PTRACE_INTERRUPT, tid, NULL, NULL)) ||
+	    (from_stop && INSIST(ptrace(PTRACE_CONT, tid, NULL, 0L))))
 		return ckpt_fail_sys(err, errno, "thread %d: PTRACE_INTERRUPT", (int)tid);
 	return 0;
 }
@@ -86,7 +86,7 @@ int wait_event_stop(struct ckpt_agent *a, int timeout_ms, struct ckpt_error *err
 			a->stop_pending = true;
 			sig = 0;
 		}
-		if (ptrace(PTRACE_CONT, tid, NULL, sig))
+		if (INSIST(ptrace(PTRACE_CONT, tid, NULL, sig)))
 			return ckpt_fail_sys(err, errno, "thread %d: PTRACE_CONT", (int)tid);
 	}
 	a->state = THREAD_STOPPED;
@@ -105,8 +105,8 @@ int step_syscall(struct ckpt_agent *a, struct user_regs_struct *regs, struct ckp
 	int status, r;
 
 	do {
-		if (ptrace(PTRACE_SETREGS, a->th->tid, NULL, regs) ||
-		    ptrace(PTRACE_SINGLESTEP, a->th->tid, NULL, 0L))
+		if (INSIST(ptrace(PTRACE_SETREGS, a->th->tid, NULL, regs)) ||
+		    INSIST(ptrace(PTRACE_SINGLESTEP, a->th->tid, NULL, 0L)))
 			return ckpt_fail_sys(err, errno, "thread %d: single step", (int)a->th->tid);
 		r = wait_stop(a->th->tid, STEP_TIMEOUT_MS, &status);
 		if (r)
@@ -115,7 +115,7 @@ int step_syscall(struct ckpt_agent *a, struct user_regs_struct *regs, struct ckp
 	if (WSTOPSIG(status) != SIGTRAP)
 		return ckpt_fail(err, EFAULT, "thread %d: %s in a single step", (int)a->th->tid,
 				 strsignal(WSTOPSIG(status)));
-	if (ptrace(PTRACE_GETREGS, a->th->tid, NULL, regs))
+	if (INSIST(ptrace(PTRACE_GETREGS, a->th->tid, NULL, regs)))
 		return ckpt_fail_sys(err, errno, "thread %d: registers", (int)a->th->tid);
 	return 0;
 }
@@ -129,9 +129,9 @@ int call_start(struct ckpt_agent *a, const struct user_regs_struct *regs, struct
 	 * Registers before mask: a thread that goes on with all signals blocked must
 	 * already be on its way to the agent, which gives the mask back when it leaves.
 	 */
-	if (ptrace(PTRACE_SETREGS, tid, NULL, regs) ||
-	    ptrace(PTRACE_SETSIGMASK, tid, sizeof(all), &all) ||
-	    ptrace(PTRACE_SYSCALL, tid, NULL, 0L))
+	if (INSIST(ptrace(PTRACE_SETREGS, tid, NULL, regs)) ||
+	    INSIST(ptrace(PTRACE_SETSIGMASK, tid, sizeof(all), &all)) ||
+	    INSIST(ptrace(PTRACE_SYSCALL, tid, NULL, 0L)))
 		return ckpt_fail_sys(err, errno, "thread %d: registers", (int)tid);
 	return 0;
 }
@@ -152,7 +152,7 @@ int call_entered(struct ckpt_agent *a, struct ckpt_error *err)
 			return ckpt_fail(err, EFAULT, "thread %d: %s in a system call in its place",
 					 (int)tid, strsignal(WSTOPSIG(status)));
 		a->stop_pending |= !(status >> 16);
-		if (ptrace(PTRACE_SYSCALL, tid, NULL, 0L))
+		if (INSIST(ptrace(PTRACE_SYSCALL, tid, NULL, 0L)))
 			return ckpt_fail_sys(err, errno, "thread %d: PTRACE_SYSCALL", (int)tid);
 	}
 	/* the call is made; the stop comes before user code, where all other threads are */
@@ -163,7 +163,7 @@ int call_end(struct ckpt_agent *a, struct user_regs_struct *regs, struct ckpt_er
 {
 	int r = wait_event_stop(a, STEP_TIMEOUT_MS, err);
 
-	if (!r && ptrace(PTRACE_GETREGS, a->th->tid, NULL, regs))
+	if (!r && INSIST(ptrace(PTRACE_GETREGS, a->th->tid, NULL, regs)))
 		r = ckpt_fail_sys(err, errno, "thread %d: registers", (int)a->th->tid);
 	return r;
 }
