@@ -2,14 +2,16 @@
  *
  * Makes one system call of a program fail:
  *
- *	fault [-n N] [-e ERRNO] [-s NAME] [-o FILE] -- PROGRAM ARGS...
+ *	fault [-n N] [-e ERRNO] [-s NAME] [-o FILE] [-l LIST] -- PROGRAM ARGS...
  *
  * runs PROGRAM and lets its N-th system call (its N-th call of NAME with -s) return ERRNO (a
- *number, EIO without -e) without being made. Writes "CALLS NAME", the number of calls seen and the
- *name of the failed one ("-": none was), to FILE. Ends as the program does.
+ * number, EIO without -e) without being made. Writes "CALLS NAME", the number of calls seen and
+ * the name of the failed one ("-": none was), to FILE, and the names of all calls that can fail,
+ * one a line, to LIST ("-": one that cannot). Ends as the program does, which is left alone once
+ * its call has failed.
  *
  * Only the main thread is followed: what ckpt forks becomes its own tracee, and there can be one
- *tracer.
+ * tracer.
  */
 #include <errno.h>
 #include <seccomp.h>
@@ -19,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/user.h>
 #include <sys/wait.h>
@@ -30,6 +33,7 @@ struct plan {
 	long error;
 	int nr; /* -1: any */
 	const char *output;
+	FILE *list;
 };
 
 struct seen {
@@ -46,14 +50,16 @@ static _Noreturn void die(const char *what)
 
 static _Noreturn void usage(void)
 {
-	fputs("usage: fault [-n N] [-e ERRNO] [-s SYSCALL] [-o FILE] -- PROGRAM ARGS...\n", stderr);
+	fputs("usage: fault [-n N] [-e ERRNO] [-s SYSCALL] [-o FILE] [-l LIST] -- PROGRAM "
+	      "ARGS...\n",
+	      stderr);
 	exit(125);
 }
 
 static struct plan parse(int argc, char **argv)
 {
 	struct plan plan = { .error = EIO, .nr = -1 };
-	for (int c; (c = getopt(argc, argv, "+n:e:s:o:")) != -1;) {
+	for (int c; (c = getopt(argc, argv, "+n:e:s:o:l:")) != -1;) {
 		switch (c) {
 		case 'n':
 			plan.position = strtoul(optarg, NULL, 10);
@@ -68,6 +74,11 @@ static struct plan parse(int argc, char **argv)
 			break;
 		case 'o':
 			plan.output = optarg;
+			break;
+		case 'l':
+			plan.list = fopen(optarg, "we");
+			if (!plan.list)
+				die(optarg);
 			break;
 		default:
 			usage();
@@ -84,6 +95,8 @@ static pid_t start(char **argv)
 	if (pid < 0)
 		die("fork");
 	if (pid == 0) {
+		/* it is let go one day, and may hang */
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		ptrace(PTRACE_TRACEME, 0, 0, 0);
 		raise(SIGSTOP);
 		execvp(argv[0], argv);
@@ -122,6 +135,14 @@ static void write_report(const char *path, const struct seen *seen)
 	free(name);
 }
 
+static void note(FILE *list, long nr)
+{
+	char *name =
+		can_fail(nr) ? seccomp_syscall_resolve_num_arch(SCMP_ARCH_NATIVE, (int)nr) : NULL;
+	fprintf(list, "%s\n", name ? name : "-");
+	free(name);
+}
+
 static void on_syscall(pid_t pid, const struct plan *plan, struct seen *seen)
 {
 	struct __ptrace_syscall_info info;
@@ -138,6 +159,8 @@ static void on_syscall(pid_t pid, const struct plan *plan, struct seen *seen)
 	if (info.op != PTRACE_SYSCALL_INFO_ENTRY || (plan->nr >= 0 && nr != plan->nr))
 		return;
 	seen->calls++;
+	if (plan->list)
+		note(plan->list, nr);
 	if (seen->calls != plan->position || !can_fail(nr))
 		return;
 	ptrace(PTRACE_POKEUSER, pid, offsetof(struct user_regs_struct, orig_rax), -1L);
@@ -152,8 +175,10 @@ static int follow(pid_t pid, const struct plan *plan, struct seen *seen)
 {
 	int signal = 0;
 	for (;;) {
+		bool over = seen->failed >= 0 && !seen->failing;
 		int status;
-		if (ptrace(PTRACE_SYSCALL, pid, 0, signal) < 0 && errno != ESRCH)
+		if (ptrace(over ? PTRACE_DETACH : PTRACE_SYSCALL, pid, 0, signal) < 0 &&
+		    errno != ESRCH)
 			die("PTRACE_SYSCALL");
 		if (waitpid(pid, &status, 0) != pid)
 			die("waitpid");
@@ -172,6 +197,8 @@ int main(int argc, char **argv)
 	struct plan plan = parse(argc, argv);
 	struct seen seen = { .failed = -1 };
 	int status = follow(start(argv + optind), &plan, &seen);
+	if (plan.list)
+		fclose(plan.list);
 	if (plan.output)
 		write_report(plan.output, &seen);
 	if (WIFSIGNALED(status)) {
