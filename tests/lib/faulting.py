@@ -57,6 +57,7 @@ class Faults:
         self.context, self.test = context, test
         self.victim = Victim(test, context.scenario(scenario))
         self.image = test.dir / "image"
+        shutil.rmtree(self.image, ignore_errors=True)
         self.victim.check("built")
         self.before, self.pids = inventory.take(self.victim.pid), proc.tree(self.victim.pid)
         self.stopped = unsettled(self.victim.pid)

@@ -25,8 +25,9 @@ class Outside:
         mounts = {f"mount {line.split()[4]}" for line in proc.read("/proc/self/mountinfo").splitlines()}
         segments = {f"System V segment {line.split()[1]}"
                     for line in proc.read("/proc/sysvipc/shm").splitlines()[1:]}
-        return mounts | segments | {f"/dev/shm/{name}" for name in os.listdir("/dev/shm")
-                                    if not name.startswith("ckpt-bench-")}
+        # directories there are somebody's work
+        return mounts | segments | {entry.path for entry in os.scandir("/dev/shm")
+                                    if entry.is_file(follow_symlinks=False)}
 
     def left(self):
         """What is new since the beginning, processes that ended up with us included."""
