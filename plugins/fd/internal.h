@@ -35,6 +35,7 @@ enum fd_record {
 	FD_OTHER_NAME,
 	FD_DEAD_DIRECTORY,
 	FD_DEAD_END,
+	FD_SYSFILE,
 	FD_EXTERNAL = 50,
 };
 
@@ -260,6 +261,8 @@ bool fd_has_other_name(const struct ckpt_fd_found *f);
 bool fd_is_dead_directory(const struct ckpt_fd_found *f);
 /* Is it below /proc? Then it is the kind `proc`'s. */
 bool fd_below_proc(const struct ckpt_fd_found *f);
+/* Is it below /sys? Then it is the kind `sysfs`'s. */
+bool fd_below_sys(const struct ckpt_fd_found *f);
 
 /* ---- content of files without a name ------------------------------------------------ */
 
@@ -313,6 +316,8 @@ int fd_owner_check(const Ckpt__Fd__Owner *owner, uint32_t id, struct ckpt_error 
 
 /* Is there such a task in the image? */
 bool fd_task_known(struct ckpt_run *run, uint32_t id);
+/* Is it ckpt's own mount namespace (0), or one of the image? */
+bool fd_mnt_known(struct ckpt_run *run, uint32_t mnt);
 
 /* ---- kinds ---------------------------------------------------------------------- */
 
@@ -329,6 +334,7 @@ extern const struct ckpt_fd_kind fd_kind_signalfd;
 extern const struct ckpt_fd_kind fd_kind_pidfd;
 extern const struct ckpt_fd_kind fd_kind_opath;
 extern const struct ckpt_fd_kind fd_kind_proc;
+extern const struct ckpt_fd_kind fd_kind_sysfs;
 extern const struct ckpt_fd_kind fd_kind_eventfd;
 extern const struct ckpt_fd_kind fd_kind_timerfd;
 extern const struct ckpt_fd_kind fd_kind_epoll;

@@ -9,7 +9,7 @@
 
 static bool opath_match(const struct ckpt_fd_found *f)
 {
-	return f->flags & O_PATH && f->link[0] == '/' && !fd_below_proc(f);
+	return f->flags & O_PATH && f->link[0] == '/' && !fd_below_proc(f) && !fd_below_sys(f);
 }
 
 static int opath_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
@@ -52,7 +52,8 @@ static int opath_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 	if (!rec || !file)
 		return -EBADMSG;
 	path = fd_image_path(&rec->path, buf, sizeof(buf));
-	if (!path || !(file->flags & O_PATH) || file->flags & ~(uint32_t)FLAGS_OK || file->pos ||
+	if (!path || !fd_mnt_known(run, rec->mnt) || !(file->flags & O_PATH) ||
+	    file->flags & ~(uint32_t)FLAGS_OK || file->pos ||
 	    (rec->type == S_IFLNK && !(file->flags & O_NOFOLLOW)))
 		return ckpt_fail_image(err, "open file %u is not a valid O_PATH descriptor", id);
 	r = ckpt_stat_in(run, rec->mnt, path, true, &st);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Files and directories of /proc. Those of a task of the tree are there again
- * under the same path, since the task has the same number; what they tell is
- * the task's, so there is no content to save.
+ * Files and directories of /proc, ckpt's own or a container's. Those of a task of the
+ * tree are there again under the same path, since the task has the same number; what
+ * they tell is the task's, so there is no content to save.
  */
 #include "internal.h"
 
@@ -51,6 +51,64 @@ static int path_owner(const char *path, pid_t *pid)
 	return strchr(rest, '/') ? -EOPNOTSUPP : 0;
 }
 
+/* ---- tasks, by their number in a container's proc ------------------------------------ */
+
+struct entry {
+	char numbers[256]; /* from the pid namespace of that proc on */
+	char ns[64];	   /* the innermost one */
+};
+
+static int read_entry(int dir, struct entry *e)
+{
+	CKPT_AUTO_FD int fd = openat(dir, "status", O_RDONLY | O_CLOEXEC);
+	char text[4096];
+	ssize_t len = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1), link;
+
+	if (len < 0)
+		return -errno;
+	text[len] = 0;
+	link = readlinkat(dir, "ns/pid", e->ns, sizeof(e->ns) - 1);
+	if (link < 0)
+		return -errno;
+	e->ns[link] = 0;
+	return ckpt_proc_field(text, "NSpid", e->numbers, sizeof(e->numbers));
+}
+
+/* Ours begin at ckpt's pid namespace: the others are an end of them. */
+static bool ends_with(const char *text, const char *end)
+{
+	size_t len = strlen(text), n = strlen(end);
+
+	return len >= n && !strcmp(text + len - n, end) &&
+	       (len == n || text[len - n - 1] == '\t' || text[len - n - 1] == ' ');
+}
+
+/* NULL: none of the tree. */
+static const struct ckpt_task *task_of(struct ckpt_run *run, uint32_t mnt, pid_t pid)
+{
+	struct ckpt_error ignored = { 0 };
+	CKPT_AUTO_FD int dir = -1;
+	struct entry wanted, e;
+	char path[32];
+
+	if (!mnt)
+		return ckpt_task_by_pid(run, pid);
+	snprintf(path, sizeof(path), "/proc/%d", pid);
+	dir = ckpt_open_in(run, mnt, path, O_PATH | O_DIRECTORY, 0, &ignored);
+	if (dir < 0 || read_entry(dir, &wanted) < 0)
+		return NULL;
+	for (size_t i = 0; i < ckpt_task_count(run); i++) {
+		const struct ckpt_task *t = ckpt_task_at(run, i);
+
+		if (read_entry(t->procfd, &e) == 0 && !strcmp(e.ns, wanted.ns) &&
+		    ends_with(e.numbers, wanted.numbers))
+			return t;
+	}
+	return NULL;
+}
+
+/* ---- dump ------------------------------------------------------------------------------ */
+
 static bool proc_match(const struct ckpt_fd_found *f)
 {
 	return fd_below_proc(f);
@@ -61,23 +119,26 @@ static int proc_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, stru
 	static const char hint[] = "let the program close it before the dump, or allow the loss";
 	struct stat root;
 	struct statfs fs;
+	int mnt = ckpt_mnt_of_fd(run, f->fd, err);
 	char reason[128];
 	pid_t pid;
 
+	if (mnt < 0)
+		return mnt == -ENOENT ? fd_place_survey(run, f, err) : mnt;
 	if (f->flags & ~FLAGS_OK)
 		return fd_refuse(run, f, "open-flags", "it was opened with flags unknown to ckpt",
 				 "allow the loss");
 	/* O_PATH, unlike others, may be what remains of a filesystem that hangs */
 	if (fstatfs(f->fd, &fs) || stat("/proc", &root))
 		return ckpt_fail_sys(err, errno, "statfs(2) below /proc");
-	if (fs.f_type != PROC_SUPER_MAGIC || root.st_dev != f->st.st_dev)
+	if (fs.f_type != PROC_SUPER_MAGIC || (!mnt && root.st_dev != f->st.st_dev))
 		return fd_refuse(run, f, "special-filesystem",
 				 "it is on another filesystem than ckpt's /proc", hint);
 	if (path_owner(f->link, &pid))
 		return fd_refuse(run, f, "special-filesystem",
 				 "files of threads and descriptors in /proc are not saved yet",
 				 hint);
-	if (pid && !ckpt_task_by_pid(run, pid)) {
+	if (pid && !task_of(run, (uint32_t)mnt, pid)) {
 		snprintf(reason, sizeof(reason),
 			 "it belongs to process %d outside the tree, or to "
 			 "one that is gone",
@@ -92,10 +153,13 @@ static int proc_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, str
 	Ckpt__Fd__Proc rec = CKPT__FD__PROC__INIT;
 	const struct ckpt_task *task;
 	pid_t pid;
+	int r = fd_place_mnt(run, f, &rec.mnt, err);
 
+	if (r < 0)
+		return r;
 	if (path_owner(f->link, &pid))
 		return ckpt_fail(err, EPROTO, "%s cannot be saved", f->link);
-	task = pid ? ckpt_task_by_pid(run, pid) : NULL;
+	task = pid ? task_of(run, rec.mnt, pid) : NULL;
 	if (pid && !task)
 		return ckpt_fail(err, ESRCH, "process %d is not in the tree", pid);
 	rec.id = f->file;
@@ -120,11 +184,11 @@ static int proc_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 	path = fd_image_path(&rec->path, buf, sizeof(buf));
 	if (!path || strncmp(path, "/proc", 5) != 0 || (path[5] && path[5] != '/') ||
 	    strstr(path, "/..") || path_owner(path, &pid) || !pid != !rec->task ||
-	    (rec->task && !fd_task_known(run, rec->task)) ||
+	    (rec->task && !fd_task_known(run, rec->task)) || !fd_mnt_known(run, rec->mnt) ||
 	    (rec->type != S_IFREG && rec->type != S_IFDIR) || file->flags & ~(uint32_t)FLAGS_OK ||
 	    file->pos < 0)
 		return ckpt_fail_image(err, "open file %u is not a valid file of /proc", id);
-	if (!pid && stat(path, &st))
+	if (!pid && !rec->mnt && stat(path, &st))
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "restore on a kernel that has it",
 				  "%s: %s", path, ckpt_errno_name(errno));
 	return 0;
@@ -140,11 +204,12 @@ static int proc_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, stru
 	struct stat st;
 	pid_t pid;
 
-	if (!path || path_owner(path, &pid) || (pid && (!task || task->pid != pid)))
+	if (!path || path_owner(path, &pid) ||
+	    (pid && (!task || task_of(run, rec->mnt, pid) != task)))
 		return ckpt_fail_image(err, "open file %u has no valid path", slot->file);
-	fd = open(path, (slot->flags & FLAGS_OK) | O_CLOEXEC | O_NOCTTY);
+	fd = ckpt_open_in(run, rec->mnt, path, slot->flags & FLAGS_OK, 0, err);
 	if (fd < 0)
-		return ckpt_fail_sys(err, errno, "open(2) of %s with flags %#o", path, slot->flags);
+		return ckpt_wrap(err, "flags %#o", slot->flags);
 	if (fstat(fd, &st) || (st.st_mode & S_IFMT) != rec->type)
 		return ckpt_fail(err, EIO, "%s is no longer what it was", path);
 	return ckpt_steal_fd(&fd);

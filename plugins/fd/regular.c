@@ -41,7 +41,7 @@ static const struct {
 static bool regular_match(const struct ckpt_fd_found *f)
 {
 	return (S_ISREG(f->st.st_mode) || S_ISDIR(f->st.st_mode)) && f->link[0] == '/' &&
-	       !fd_below_proc(f) && !fd_is_ghost(f) && !fd_has_other_name(f) &&
+	       !fd_below_proc(f) && !fd_below_sys(f) && !fd_is_ghost(f) && !fd_has_other_name(f) &&
 	       !fd_is_dead_directory(f) && strncmp(f->link, "/secretmem", 10) != 0;
 }
 
@@ -179,7 +179,8 @@ static int regular_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 	if (!rec || !file)
 		return -EBADMSG;
 	path = fd_image_path(&rec->path, buf, sizeof(buf));
-	if (!path || (rec->type != S_IFREG && rec->type != S_IFDIR) ||
+	if (!path || !fd_mnt_known(run, rec->mnt) ||
+	    (rec->type != S_IFREG && rec->type != S_IFDIR) ||
 	    file->flags & ~(uint32_t)FD_OPEN_FLAGS || file->pos < 0)
 		return ckpt_fail_image(err, "open file %u is not a valid regular file", id);
 	r = ckpt_stat_in(run, rec->mnt, path, false, &st);

@@ -128,6 +128,13 @@ bool fd_task_known(struct ckpt_run *run, uint32_t id)
 	return ckpt_record_by_id(run, "pid.task", id) != NULL;
 }
 
+bool fd_mnt_known(struct ckpt_run *run, uint32_t mnt)
+{
+	const struct ckpt_ns *ns = mnt ? ckpt_ns_by_id(run, mnt) : NULL;
+
+	return !mnt || (ns && ns->type == CKPT_NS_MNT);
+}
+
 /* ---- owners ----------------------------------------------------------------------- */
 
 void fd_owner_of(const struct stat *st, Ckpt__Fd__Owner *owner)
