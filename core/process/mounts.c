@@ -48,6 +48,7 @@ void mount_tables_free(struct mount_tables *all)
 		free(all->list[i]);
 	}
 	free(all->list);
+	free(all->saved);
 	*all = (struct mount_tables){ 0 };
 }
 
@@ -207,4 +208,25 @@ int ckpt_mnt_of_fd(struct ckpt_run *run, int fd, struct ckpt_error *err)
 			return ns->own || ns->lost ? 0 : (int)ns->id;
 	}
 	return -ENOENT;
+}
+
+/* ---- what the plugin mnt saves ------------------------------------------------------- */
+
+const struct ckpt_mount_saved *ckpt_mount_saved(struct ckpt_run *run, size_t i)
+{
+	const struct mount_tables *all = &run_procs(run)->mounts;
+
+	return i < all->n_saved ? &all->saved[i] : NULL;
+}
+
+int ckpt_mount_tell(struct ckpt_run *run, const struct ckpt_mount_saved *m, struct ckpt_error *err)
+{
+	struct mount_tables *all = &run_procs(run)->mounts;
+	struct ckpt_mount_saved *more = reallocarray(all->saved, all->n_saved + 1, sizeof(*more));
+
+	if (!more)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	all->saved = more;
+	more[all->n_saved++] = *m;
+	return 0;
 }

@@ -18,6 +18,8 @@ struct mount_table {
 struct mount_tables {
 	struct mount_table **list;
 	size_t n;
+	struct ckpt_mount_saved *saved;
+	size_t n_saved;
 };
 
 /* Takes `text` over, also when it fails. */

@@ -68,6 +68,27 @@ CKPT_API int ckpt_stat_in(struct ckpt_run *run, uint32_t mnt, const char *path, 
 			  struct stat *st);
 
 /*
+ * Mounts that the plugin mnt saves. dump: all of them, known when the step ns.survey is done;
+ * restore: those of a devpts with open terminals, and its other mounts as far as they are made,
+ * known from the step mnt.terminals on. Others are not listed then.
+ */
+struct ckpt_mount_saved {
+	uint32_t id;	 /* of the record "mnt.mount"; 0: the whole of a filesystem */
+	uint32_t fs;	 /* of the record "mnt.filesystem"; 0: from outside */
+	uint32_t kernel; /* dump: STATX_MNT_ID */
+	dev_t dev;	 /* dump: as stat(2) has it */
+	bool locked;	 /* in another user namespace's way: it is made when tasks are there */
+	bool directory;
+	int fd; /* O_PATH, borrowed; -1 */
+};
+
+/* NULL: that were all. */
+CKPT_API const struct ckpt_mount_saved *ckpt_mount_saved(struct ckpt_run *run, size_t i);
+/* For the plugin mnt; `m` is copied. */
+CKPT_API int ckpt_mount_tell(struct ckpt_run *run, const struct ckpt_mount_saved *m,
+			     struct ckpt_error *err);
+
+/*
  * restore: files are made by the engine as if by these ids, all its capabilities kept: a
  * filesystem of a user namespace takes none from ids that it does not know. To be given
  * back before anything else is done.

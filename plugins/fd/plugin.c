@@ -119,6 +119,7 @@ static const struct ckpt_step steps[] = {
 	  .help = "save descriptor tables and descriptions",
 	  .after = LIST("surveyed"),
 	  .before = LIST("collected"),
+	  .wants = LIST("mnt.collect"),
 	  .fn = fd_collect },
 	{ .runs = CKPT_RESTORE,
 	  .name = "plan",

@@ -258,6 +258,7 @@ static int put_mount(struct ckpt_run *run, const struct mnt_state *st, const str
 	const bool groups = ckpt_feature_on(run, "propagation") && groups_known(st, m);
 
 	rec.id = m->id;
+	rec.rank = m->rank;
 	rec.ns = m->ns->id;
 	rec.parent = m->parent ? m->parent->id : 0;
 	rec.fs = m->fs->id;

@@ -26,6 +26,40 @@ static int *none(size_t n)
 	return list;
 }
 
+struct ranked {
+	uint32_t rank;
+	size_t index;
+};
+
+static int by_rank(const void *a, const void *b)
+{
+	const struct ranked *x = a, *y = b;
+
+	if (x->rank != y->rank)
+		return x->rank < y->rank ? -1 : 1;
+	return x->index < y->index ? -1 : x->index > y->index;
+}
+
+static size_t *in_order(struct ckpt_run *run, size_t n)
+{
+	CKPT_AUTO_FREE struct ranked *list = calloc(n + 1, sizeof(*list));
+	size_t *order = calloc(n + 1, sizeof(*order));
+
+	for (size_t i = 0; list && i < n; i++) {
+		const Ckpt__Mnt__Mount *rec = ckpt_record_at(run, "mnt.mount", i);
+
+		list[i] = (struct ranked){ rec->rank, i };
+	}
+	if (list)
+		qsort(list, n, sizeof(*list), by_rank);
+	for (size_t i = 0; list && order && i < n; i++)
+		order[i] = list[i].index;
+	if (list)
+		return order;
+	free(order);
+	return NULL;
+}
+
 int mnt_made_new(struct ckpt_run *run, struct mnt_made **out, struct ckpt_error *err)
 {
 	struct mnt_made *made = calloc(1, sizeof(*made));
@@ -41,7 +75,8 @@ int mnt_made_new(struct ckpt_run *run, struct mnt_made **out, struct ckpt_error 
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	made->n_fs = ckpt_record_count(run, "mnt.filesystem");
 	made->n_mounts = ckpt_record_count(run, "mnt.mount");
-	return 0;
+	made->order = in_order(run, made->n_mounts);
+	return made->order ? 0 : ckpt_fail(err, ENOMEM, "out of memory");
 }
 
 void mnt_made_free(struct mnt_made *made)
@@ -66,6 +101,7 @@ void mnt_made_free(struct mnt_made *made)
 	free(made->fs);
 	free(made->mounts);
 	free(made->first);
+	free(made->order);
 	free(made);
 }
 
@@ -200,8 +236,8 @@ static int owner_file(const Ckpt__Mnt__Filesystem *rec, struct ckpt_error *err)
 	return ckpt_steal_fd(&fd);
 }
 
-static int make_one(struct ckpt_run *run, const Ckpt__Mnt__Filesystem *rec, int *out,
-		    struct ckpt_error *err)
+int mnt_make_filesystem(struct ckpt_run *run, const Ckpt__Mnt__Filesystem *rec, int *out,
+			struct ckpt_error *err)
 {
 	const struct mnt_fstype *type = mnt_fstype(rec->type);
 	const struct ckpt_ns *owner = ckpt_ns_by_id(run, rec->owner);
@@ -244,7 +280,8 @@ int mnt_make_filesystems(struct ckpt_run *run, struct mnt_made *made, struct ckp
 {
 	for (size_t i = 0; i < made->n_fs; i++) {
 		const Ckpt__Mnt__Filesystem *rec = ckpt_record_at(run, "mnt.filesystem", i);
-		int r = make_one(run, rec, &made->fs[i], err);
+		/* that of terminals is there */
+		int r = made->fs[i] < 0 ? mnt_make_filesystem(run, rec, &made->fs[i], err) : 0;
 
 		if (r == 0 && mnt_fstype(rec->type)->content == MNT_INODES)
 			r = mnt_content_fill(run, rec->id, made->fs[i], false, err);

@@ -50,6 +50,7 @@ struct mnt_fs {
 
 struct mnt_mount {
 	uint32_t id; /* in the image; 0: left out */
+	uint32_t rank;
 	const struct ckpt_ns *ns;
 	const struct ckpt_mount *m;
 	struct mnt_mount *parent; /* NULL: the root */
@@ -117,12 +118,13 @@ int mnt_content_fill(struct ckpt_run *run, uint32_t fs, int root, bool times_onl
  * ------------------------------------------------- */
 
 struct mnt_made {
-	int *fs;     /* by index of the record: a detached mount of the whole; -1 */
-	int *mounts; /* by index of the record: detached, then in its place; -1 */
-	int *first;  /* of places that others hide, a detached mount; -1 */
-	int work;    /* the namespace in which the copies are made */
-	int stage;   /* its root: whole filesystems */
-	int below;   /* what is below that: ckpt's own root */
+	int *fs;       /* by index of the record: a detached mount of the whole; -1 */
+	int *mounts;   /* by index of the record: detached, then in its place; -1 */
+	int *first;    /* of places that others hide, a detached mount; -1 */
+	size_t *order; /* indices of the records, as they were made */
+	int work;      /* the namespace in which the copies are made */
+	int stage;     /* its root: whole filesystems */
+	int below;     /* what is below that: ckpt's own root */
 	size_t n_fs, n_mounts;
 };
 
@@ -134,9 +136,16 @@ int mnt_made_new(struct ckpt_run *run, struct mnt_made **out, struct ckpt_error 
  */
 int mnt_fs_create(const Ckpt__Mnt__Filesystem *rec, int owner_of, struct ckpt_error *err);
 bool mnt_fs_read_only(const Ckpt__Mnt__Filesystem *rec);
+/* early.c: a devpts with open terminals, before the tasks. */
+int mnt_make_terminals(struct ckpt_run *run, struct ckpt_error *err);
+/* Detached, empty; -1 in *out: it is made where it is mounted. */
+int mnt_make_filesystem(struct ckpt_run *run, const Ckpt__Mnt__Filesystem *rec, int *out,
+			struct ckpt_error *err);
 int mnt_make_filesystems(struct ckpt_run *run, struct mnt_made *made, struct ckpt_error *err);
 int mnt_make_sources(struct ckpt_run *run, struct mnt_made *made, struct ckpt_error *err);
 int mnt_make_later_sources(struct ckpt_run *run, struct mnt_made *made, struct ckpt_error *err);
+/* Flags and propagation of a detached mount. */
+int mnt_prepare(int fd, const Ckpt__Mnt__Mount *rec, struct ckpt_error *err);
 /* openat2(2) that does not leave `root`. */
 int mnt_open_below(int root, const char *path, int flags, uint64_t resolve);
 /* A file or directory at that path, with the directories on the way. */

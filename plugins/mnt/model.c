@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
+#include <sys/sysmacros.h>
 
 #include "mnt.h"
 
@@ -184,6 +185,66 @@ static int find_shown(struct ckpt_run *run, struct mnt_mount *m, struct ckpt_err
 
 /* ---- mounts --------------------------------------------------------------------------- */
 
+#define NOBODY SIZE_MAX
+
+static size_t index_of(const struct mnt_mount *list, size_t n, uint32_t kernel)
+{
+	for (size_t i = 0; i < n; i++)
+		if (list[i].m->id == kernel)
+			return i;
+	return NOBODY;
+}
+
+/* The next to come: the first whose parent is there, a devpts only if nobody else can. */
+static size_t next_of(const struct mnt_mount *list, size_t n, const size_t *parent,
+		      const bool *done)
+{
+	size_t terminals = NOBODY, orphan = NOBODY;
+
+	for (size_t i = 0; i < n; i++) {
+		if (done[i])
+			continue;
+		if (list[i].top)
+			return i;
+		if (parent[i] != NOBODY && !done[parent[i]])
+			continue;
+		if (parent[i] == NOBODY)
+			orphan = orphan == NOBODY ? i : orphan;
+		else if (strcmp(list[i].m->type, "devpts") != 0)
+			return i;
+		else
+			terminals = terminals == NOBODY ? i : terminals;
+	}
+	return terminals != NOBODY ? terminals : orphan;
+}
+
+/*
+ * The order in which they can be mounted. A devpts with open terminals is made early, and
+ * so listed before all others the next time: it is last here, always.
+ */
+static int parents_first(struct mnt_mount *list, size_t n, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE struct mnt_mount *sorted = calloc(n + 1, sizeof(*sorted));
+	CKPT_AUTO_FREE size_t *parent = calloc(n + 1, sizeof(*parent));
+	CKPT_AUTO_FREE bool *done = calloc(n + 1, sizeof(*done));
+
+	if (!sorted || !parent || !done)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	for (size_t i = 0; i < n; i++)
+		parent[i] = list[i].top ? NOBODY : index_of(list, n, list[i].m->parent);
+	for (size_t k = 0; k < n; k++) {
+		size_t i = next_of(list, n, parent, done);
+
+		/* a ring of parents: the kernel has none */
+		if (i == NOBODY)
+			return ckpt_fail(err, EPROTO, "mountinfo makes no tree");
+		done[i] = true;
+		sorted[k] = list[i];
+	}
+	memcpy(list, sorted, n * sizeof(*list));
+	return 0;
+}
+
 static int add_namespace(struct ckpt_run *run, struct mnt_state *st, const struct ckpt_ns *ns,
 			 struct ckpt_error *err)
 {
@@ -197,14 +258,22 @@ static int add_namespace(struct ckpt_run *run, struct mnt_state *st, const struc
 	if (!more)
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	st->mounts = more;
-	/* the root first, whenever it was made: the others hang on it */
-	st->mounts[st->n_mounts++] =
-		(struct mnt_mount){ .ns = ns, .m = all->root, .top = true, .fd = -1 };
-	for (size_t i = 0; i < all->n; i++)
-		if (&all->list[i] != all->root)
-			st->mounts[st->n_mounts++] =
-				(struct mnt_mount){ .ns = ns, .m = &all->list[i], .fd = -1 };
-	return 0;
+	more += st->n_mounts;
+	for (size_t i = 0; i < all->n; i++) {
+		const struct ckpt_mount *m = &all->list[i];
+
+		more[i] = (struct mnt_mount){
+			.ns = ns,
+			.m = m,
+			.rank = (uint32_t)(st->n_mounts + i),
+			.top = m == all->root,
+			.fd = -1,
+		};
+	}
+	r = parents_first(more, all->n, err);
+	if (r == 0)
+		st->n_mounts += all->n;
+	return r;
 }
 
 static void find_parents(struct mnt_state *st)
@@ -237,6 +306,22 @@ static int describe(struct ckpt_run *run, struct mnt_state *st, struct mnt_mount
 	return fs_of(st, m, err);
 }
 
+/* Who saves what is in them asks for their records. */
+static int tell(struct ckpt_run *run, const struct mnt_mount *m, struct ckpt_error *err)
+{
+	const struct ckpt_mount_saved saved = {
+		.id = m->id,
+		.fs = m->fs->id,
+		.kernel = m->m->id,
+		.dev = makedev(m->m->major, m->m->minor),
+		.locked = m->locked && !m->ns->owner->own,
+		.directory = !m->file,
+		.fd = m->fd,
+	};
+
+	return ckpt_mount_tell(run, &saved, err);
+}
+
 int mnt_model(struct ckpt_run *run, struct mnt_state *st, struct ckpt_error *err)
 {
 	uint32_t fs = 0, mounts = 0;
@@ -264,5 +349,7 @@ int mnt_model(struct ckpt_run *run, struct mnt_state *st, struct ckpt_error *err
 		if (r == 0 && !m->fs->type && !m->key && !m->deleted && is_own(st, m->m))
 			r = mnt_external_find(st, m, err);
 	}
+	for (size_t i = 0; i < st->n_mounts && r == 0; i++)
+		r = tell(run, &st->mounts[i], err);
 	return r;
 }

@@ -107,6 +107,26 @@ static bool good_in_place(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec)
 	return rec->parent && rec->root.len == 1;
 }
 
+/* The node of a terminal is there when the terminal is: its id is in ../tty/tty.proto. */
+static int plan_node(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec)
+{
+	const Ckpt__Mnt__Filesystem *fs = ckpt_record_by_id(run, "mnt.filesystem", rec->fs);
+	char root[32], point[PATH_MAX];
+	uint32_t pty;
+
+	if (strcmp(fs->type, "devpts") != 0 || !rec->file)
+		return 0;
+	mnt_bytes(&rec->root, root, sizeof(root));
+	if (rec->deleted || !strcmp(root, "/ptmx"))
+		return 0;
+	pty = (uint32_t)strtoul(root + 1, NULL, 10);
+	if (pty < 1U << 20 && ckpt_record_by_id(run, "tty.pty", rec->fs << 20 | pty))
+		return 0;
+	return ckpt_unmet(run, CKPT_EXIT_FAILED, "unmount it, or save the terminal",
+			  "%s is a terminal that is not in the image",
+			  mnt_bytes(&rec->point, point, sizeof(point)));
+}
+
 static int plan_mount(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec, struct ckpt_error *err)
 {
 	const struct ckpt_ns *ns = ckpt_ns_by_id(run, rec->ns);
@@ -114,7 +134,7 @@ static int plan_mount(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec, struct 
 		rec->parent ? ckpt_record_by_id(run, "mnt.mount", rec->parent) : NULL;
 
 	if (!ns || ns->type != CKPT_NS_MNT || ns->own || !ns->owner ||
-	    (rec->parent && (!parent || parent == rec || parent->ns != rec->ns)) ||
+	    (rec->parent && (!parent || parent->id >= rec->id || parent->ns != rec->ns)) ||
 	    (rec->fs && !ckpt_record_by_id(run, "mnt.filesystem", rec->fs)) ||
 	    !is_path(&rec->root) || !is_path(&rec->point) || rec->attr & ~(uint32_t)ATTR_KNOWN ||
 	    (rec->deleted && (!rec->gone || rec->gone->uid == UINT32_MAX ||
@@ -124,7 +144,7 @@ static int plan_mount(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec, struct 
 	if (!rec->fs)
 		return plan_external(run, rec, err);
 	return good_in_place(run, rec)
-		       ? 0
+		       ? plan_node(run, rec)
 		       : ckpt_fail_image(err, "mount %u shows what is mounted elsewhere", rec->id);
 }
 

@@ -34,7 +34,8 @@ static const struct ckpt_record_type records[] = {
 static const struct ckpt_field_rule rules[] = {
 	{ "Inode", "atime_ns", CKPT_EQ_VOLATILE }, { "Inode", "mtime_ns", CKPT_EQ_DIFF },
 	{ "Inode", "size", CKPT_EQ_DIFF },	   { "Inode", "extents", CKPT_EQ_DIFF },
-	{ "Extent", "at", CKPT_EQ_VOLATILE },	   { NULL, NULL, CKPT_EQ_VOLATILE },
+	{ "Extent", "at", CKPT_EQ_VOLATILE },	   { "Mount", "rank", CKPT_EQ_VOLATILE },
+	{ NULL, NULL, CKPT_EQ_VOLATILE },
 };
 
 static const struct ckpt_step steps[] = {
@@ -44,6 +45,9 @@ static const struct ckpt_step steps[] = {
 	  LIST("surveyed"), LIST("collected"), NULL, mnt_collect, NULL },
 	{ CKPT_RESTORE, "plan", "check mounts, and what they need from outside", LIST("loaded"),
 	  LIST("planned"), LIST("ns.plan"), mnt_plan, NULL },
+	/* who is born inherits its terminal */
+	{ CKPT_RESTORE, "terminals", "mount what has open terminals", LIST("namespaces-made"),
+	  LIST("tasks-made"), NULL, mnt_make_terminals, NULL },
 	/* proc shows a pid namespace, which must have its first process by then */
 	{ CKPT_RESTORE, "make", "make mount namespaces", LIST("tasks-made"), LIST("tasks-placed"),
 	  LIST("ns.fill"), mnt_make, NULL },
@@ -99,7 +103,7 @@ int mnt_make(struct ckpt_run *run, struct ckpt_error *err)
 	struct mnt_state *st = mnt_state(run, err);
 	int r = st ? 0 : -ENOMEM;
 
-	if (r == 0 && ckpt_record_count(run, "mnt.mount"))
+	if (r == 0 && ckpt_record_count(run, "mnt.mount") && !st->made)
 		r = mnt_made_new(run, &st->made, err);
 	if (r < 0 || !st->made)
 		return r;

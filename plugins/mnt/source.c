@@ -27,7 +27,7 @@ static const Ckpt__Mnt__Mount *mount_at(const struct sources *s, size_t i)
 }
 
 /* Not shared with where it comes from, or what is mounted on it would be seen there. */
-static int prepare(int fd, const Ckpt__Mnt__Mount *rec, struct ckpt_error *err)
+int mnt_prepare(int fd, const Ckpt__Mnt__Mount *rec, struct ckpt_error *err)
 {
 	struct mount_attr a = { .propagation = MS_PRIVATE };
 
@@ -101,7 +101,7 @@ static int take(struct sources *s, size_t i, int at, const char *path, struct ck
 			   OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW |
 				   (*path ? 0 : AT_EMPTY_PATH));
 	int r = fd < 0 ? ckpt_fail_sys(err, errno, "open_tree(2) of %s", path)
-		       : prepare(fd, rec, err);
+		       : mnt_prepare(fd, rec, err);
 
 	s->made->mounts[i] = fd;
 	return r < 0 ? ckpt_wrap(err, "mount %u (%.*s)", rec->id, (int)rec->point.len,
@@ -319,9 +319,13 @@ static int take_all(struct sources *s, bool later, struct ckpt_error *err)
 {
 	int r = 0;
 
-	for (size_t i = 0; i < s->made->n_mounts && r == 0; i++)
-		if (is_later(s->run, mount_at(s, i)) == later)
+	for (size_t k = 0; k < s->made->n_mounts && r == 0; k++) {
+		size_t i = s->made->order[k];
+
+		/* those of terminals are there */
+		if (s->made->mounts[i] < 0 && is_later(s->run, mount_at(s, i)) == later)
 			r = take_one(s, i, err);
+	}
 	return r;
 }
 

@@ -25,7 +25,8 @@ def unmangle(text):
 
 
 def parse(text):
-    """The lines of a mountinfo file as dictionaries, in order."""
+    """The lines of a mountinfo file as dictionaries, in order; devpts last, since one with open terminals
+    is made before the tasks."""
     found = []
     for line in text.splitlines():
         left, _, right = line.partition(" - ")
@@ -34,7 +35,7 @@ def parse(text):
                       "root": unmangle(head[3]), "point": unmangle(head[4]), "flags": head[5],
                       "propagation": head[6:], "type": tail[0], "source": unmangle(tail[1]),
                       "options": tail[2]})
-    return found
+    return sorted(found, key=lambda mount: mount["type"] == "devpts")
 
 
 def try_flags(mount):
