@@ -24,32 +24,53 @@ static int64_t index_of(const struct ckpt_fd_found *f)
 	return (dev & 0xff) | ((dev >> 12) & 0xfff00);
 }
 
+/*
+ * Which terminal it is only its number tells, which each devpts has: it is taken for that of
+ * the holder's session. Where all terminals are of one devpts, the number is enough.
+ */
+static uint32_t key_of(struct ckpt_run *run, const struct tty_state *st,
+		       const struct ckpt_fd_found *f)
+{
+	const struct tty_member *m = tty_member(run, st, f->task);
+	uint32_t pty = m && m->has ? tty_of_session(st, m->session) : TTY_PTY_NONE;
+	int64_t number = index_of(f);
+
+	if (number < 0 || (pty != TTY_PTY_NONE && TTY_NUMBER(pty) == number))
+		return number < 0 ? TTY_PTY_NONE : pty;
+	return st->n_pts > 1 ? TTY_PTY_NONE : (uint32_t)number;
+}
+
 static int current_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			  struct ckpt_error *err)
 {
 	static const char hint[] = "start the program with setsid(1), without a terminal";
 	struct tty_state *st = tty_state(run);
-	int64_t pty = index_of(f);
 	int r = tty_scan(run, st, err);
+	uint32_t pty = r ? TTY_PTY_NONE : key_of(run, st, f);
 
 	if (r)
 		return r;
-	if (pty < 0)
-		return tty_refuse(run, f, "hung-up", "the terminal behind it is gone, or no pty",
-				  "close it before the dump, or allow the loss");
-	if (tty_is_outer(run, st, TTY_MAJOR_PTS, (uint32_t)pty))
+	if (index_of(f) >= 0 && tty_is_outer(run, st, TTY_MAJOR_PTS, (uint32_t)index_of(f)))
 		return 0;
-	if (!tty_holder(st, (uint32_t)pty, true, false) ||
-	    tty_holder(st, (uint32_t)pty, true, true))
+	if (pty == TTY_PTY_NONE)
+		return tty_refuse(run, f, "hung-up",
+				  index_of(f) < 0 ? "the terminal behind it is gone, or no pty"
+						  : "it is not the terminal of its session",
+				  "close it before the dump, or allow the loss");
+	if (!tty_holder(st, pty, true, false) || tty_holder(st, pty, true, true))
 		return tty_refuse(run, f, "external",
 				  "the terminal behind it belongs to a process outside the tree",
 				  hint);
-	if (!tty_leader(run, st, (uint32_t)pty))
+	if (!tty_leader(run, st, pty))
 		return tty_refuse(run, f, "session",
 				  "no session of the tree is controlled by that terminal", hint);
 	r = tty_need(run, f, "controlling");
 	if (!r)
 		r = tty_need(run, f, "pty");
+	if (!r && TTY_DEVPTS(pty))
+		r = tty_need(run, f, "contained");
+	if (!r && TTY_DEVPTS(pty) && !ckpt_feature_on(run, "contained"))
+		return 1;
 	/* without its terminal there is nothing to open, with or without leave */
 	return r ? r : !ckpt_feature_on(run, "controlling") || !ckpt_feature_on(run, "pty") ? 1 : 0;
 }
@@ -58,17 +79,16 @@ static int current_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			   struct ckpt_error *err)
 {
 	Ckpt__Tty__Current rec = CKPT__TTY__CURRENT__INIT;
-	int64_t pty = index_of(f);
-	int r = pty < 0 ? ckpt_fail(err, ENODEV, "TIOCGDEV") : tty_scan(run, tty_state(run), err);
+	struct tty_state *st = tty_state(run);
+	int r = index_of(f) < 0 ? ckpt_fail(err, ENODEV, "TIOCGDEV") : tty_scan(run, st, err);
 
 	if (r)
 		return r;
 	rec.id = f->file;
-	rec.outer = tty_is_outer(run, tty_state(run), TTY_MAJOR_PTS, (uint32_t)pty);
+	rec.outer = tty_is_outer(run, st, TTY_MAJOR_PTS, (uint32_t)index_of(f));
 	if (rec.outer)
 		return ckpt_record_put(run, TTY_REC_CURRENT, &rec.base, err);
-	rec.pty = (uint32_t)pty;
-	r = tty_put_pty(run, f, rec.pty, false, err);
+	r = tty_put_pty(run, f, key_of(run, st, f), false, &rec.pty, err);
 	return r ? r : ckpt_record_put(run, TTY_REC_CURRENT, &rec.base, err);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* dump: both ends of pseudo terminals as descriptors. */
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,16 +27,6 @@ static bool pty_match(const struct ckpt_fd_found *f)
 
 	return S_ISCHR(f->st.st_mode) &&
 	       (maj == TTY_MAJOR_PTS || (maj == TTY_MAJOR_AUX && min == TTY_MINOR_PTMX));
-}
-
-/* Its number; -1 if it has none. */
-static int64_t index_of(const struct ckpt_fd_found *f)
-{
-	unsigned nr;
-
-	if (!is_master(f))
-		return minor(f->st.st_rdev);
-	return ioctl(f->fd, TIOCGPTN, &nr) ? -1 : (int64_t)nr;
 }
 
 /* The master is closed: every call but close(2) fails. */
@@ -160,29 +151,37 @@ static int survey_master(struct ckpt_run *run, const struct tty_state *st,
 	return r ? r : survey_features(run, f, slave, err);
 }
 
+static bool is_here(const struct ckpt_fd_found *f, const struct tty_state *st)
+{
+	return is_master(f) ? !strcmp(f->link, "/dev/ptmx") || !strcmp(f->link, TTY_PTS_DIR "/ptmx")
+			    : f->st.st_dev == st->pts[0];
+}
+
 static int pty_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
 {
 	struct tty_state *st = tty_state(run);
-	int64_t pty = index_of(f);
+	uint32_t pty = TTY_PTY_NONE;
 	int r = tty_scan(run, st, err);
 
+	if (!r)
+		r = tty_of_fd(st, f, &pty, err);
 	if (r)
 		return r;
-	if (pty < 0 ||
-	    (is_master(f) && strcmp(f->link, "/dev/ptmx") != 0 &&
-	     strcmp(f->link, TTY_PTS_DIR "/ptmx") != 0) ||
-	    (f->st.st_dev != st->pts && strcmp(f->link, "/dev/ptmx") != 0))
+	if (pty == TTY_PTY_NONE || (!TTY_DEVPTS(pty) && !is_here(f, st)))
 		return tty_refuse(run, f, "devpts", "it is not of the devpts on " TTY_PTS_DIR,
 				  "run ckpt where that devpts is on " TTY_PTS_DIR);
 	if (f->flags & ~FLAGS_OK)
 		return tty_refuse(run, f, "open-flags", "it was opened with flags unknown to ckpt",
 				  "allow the loss");
-	if (!is_master(f) && tty_is_outer(run, st, TTY_MAJOR_PTS, (uint32_t)pty))
+	if (TTY_DEVPTS(pty))
+		r = tty_contained_survey(run, f, is_master(f), is_hung_up(f), err);
+	else if (!is_master(f) && tty_is_outer(run, st, TTY_MAJOR_PTS, pty))
 		return 0;
-	r = survey_holders(run, st, f, (uint32_t)pty);
+	if (!r)
+		r = survey_holders(run, st, f, pty);
 	if (r || !is_master(f))
 		return r;
-	return survey_master(run, st, f, (uint32_t)pty, err);
+	return survey_master(run, st, f, pty, err);
 }
 
 /* ---- collect -------------------------------------------------------------------- */
@@ -217,11 +216,11 @@ static int read_family(struct ckpt_run *run, const struct tty_state *st, uint32_
 	return 0;
 }
 
-static int put_pair(struct ckpt_run *run, const struct tty_state *st, Ckpt__Tty__Pty *rec,
-		    struct ckpt_error *err)
+static int put_pair(struct ckpt_run *run, const struct tty_state *st, uint32_t pty,
+		    Ckpt__Tty__Pty *rec, struct ckpt_error *err)
 {
-	CKPT_AUTO_FD int master = get_end(st, rec->id, true, err);
-	CKPT_AUTO_FD int slave = get_slave(run, st, rec->id, master, err);
+	CKPT_AUTO_FD int master = get_end(st, pty, true, err);
+	CKPT_AUTO_FD int slave = get_slave(run, st, pty, master, err);
 	struct pollfd hup = { .fd = master };
 	struct family fam = { 0 };
 	struct tty_setting s;
@@ -230,6 +229,8 @@ static int put_pair(struct ckpt_run *run, const struct tty_state *st, Ckpt__Tty_
 
 	if (master < 0)
 		return ckpt_fail(err, ENOENT, "the master of pty %u is gone", rec->id);
+	if (TTY_DEVPTS(pty) && tty_mount_of_fd(run, master))
+		rec->mount = tty_mount_of_fd(run, master)->id;
 	r = tty_setting_read(master, &s);
 	if (r)
 		return ckpt_fail_sys(err, r, "TCGETS2");
@@ -242,7 +243,7 @@ static int put_pair(struct ckpt_run *run, const struct tty_state *st, Ckpt__Tty_
 	rec->slave_closed = slave < 0 && poll(&hup, 1, 0) > 0 && hup.revents & POLLHUP;
 	r = tty_waiting_collect(run, master, slave, rec, err);
 	if (!r)
-		r = read_family(run, st, rec->id, &fam, err);
+		r = read_family(run, st, pty, &fam, err);
 	rec->session = fam.session;
 	rec->foreground = fam.foreground;
 	rec->detached = fam.detached;
@@ -254,15 +255,35 @@ static int put_pair(struct ckpt_run *run, const struct tty_state *st, Ckpt__Tty_
 	return r;
 }
 
+static int stat_node(struct ckpt_run *run, const struct ckpt_fd_found *f, Ckpt__Tty__Pty *rec,
+		     struct stat *node, struct ckpt_error *err)
+{
+	char name[16];
+	int dir;
+
+	/* the node goes with the master; its inode is still there */
+	if (rec->hung_up) {
+		*node = f->st;
+		return 0;
+	}
+	dir = tty_directory(run, rec->id, err);
+	if (dir < 0)
+		return dir;
+	snprintf(name, sizeof(name), "%u", TTY_NUMBER(rec->id));
+	return fstatat(dir, name, node, 0) ? ckpt_fail_sys(err, errno, "its node") : 0;
+}
+
 int tty_put_pty(struct ckpt_run *run, const struct ckpt_fd_found *f, uint32_t pty, bool hung_up,
-		struct ckpt_error *err)
+		uint32_t *id, struct ckpt_error *err)
 {
 	struct tty_state *st = tty_state(run);
 	Ckpt__Tty__Pty rec = CKPT__TTY__PTY__INIT;
-	char path[32];
 	struct stat node;
 	uint32_t *more;
+	int r = tty_record_id(run, st, pty, id, err);
 
+	if (r)
+		return r;
 	for (size_t i = 0; i < st->n_put; i++)
 		if (st->put[i] == pty)
 			return 0;
@@ -271,38 +292,58 @@ int tty_put_pty(struct ckpt_run *run, const struct ckpt_fd_found *f, uint32_t pt
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	st->put = more;
 	st->put[st->n_put++] = pty;
-	rec.id = pty;
+	rec.id = *id;
 	rec.hung_up = hung_up;
-	snprintf(path, sizeof(path), TTY_PTS_DIR "/%u", pty);
-	/* the node goes with the master; its inode is still there */
-	if (hung_up)
-		node = f->st;
-	else if (stat(path, &node))
-		return ckpt_fail_sys(err, errno, "stat(2) of %s", path);
+	if (hung_up && TTY_DEVPTS(rec.id))
+		rec.mount = tty_mount_of(run, TTY_DEVPTS(rec.id))->id;
+	r = stat_node(run, f, &rec, &node, err);
+	if (r)
+		return r;
 	rec.uid = node.st_uid;
 	rec.gid = node.st_gid;
 	rec.mode = node.st_mode & 07777;
 	return hung_up ? ckpt_record_put(run, TTY_REC_PTY, &rec.base, err)
-		       : put_pair(run, st, &rec, err);
+		       : put_pair(run, st, pty, &rec, err);
+}
+
+/* Of a devpts of the tree's own a slave is opened again by its path; a deleted one has it for a
+ * moment. */
+static int put_place(struct ckpt_run *run, const struct ckpt_fd_found *f, Ckpt__Tty__End *rec,
+		     struct ckpt_error *err)
+{
+	static const char mark[] = " (deleted)";
+	size_t len = strlen(f->link);
+	int mnt = ckpt_mnt_of_fd(run, f->fd, err);
+
+	if (mnt < 0)
+		return mnt == -ENOENT ? ckpt_fail(err, ENOENT, "%s", f->link) : mnt;
+	if (len >= sizeof(mark) && !strcmp(f->link + len - (sizeof(mark) - 1), mark))
+		len -= sizeof(mark) - 1;
+	rec->mnt = (uint32_t)mnt;
+	rec->path = (ProtobufCBinaryData){ len, (uint8_t *)(uintptr_t)f->link };
+	return 0;
 }
 
 static int pty_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
 {
 	struct tty_state *st = tty_state(run);
 	Ckpt__Tty__End rec = CKPT__TTY__END__INIT;
-	int64_t pty = index_of(f);
+	uint32_t pty = TTY_PTY_NONE;
 	int r = tty_scan(run, st, err);
 
-	if (r || pty < 0)
+	if (!r)
+		r = tty_of_fd(st, f, &pty, err);
+	if (r || pty == TTY_PTY_NONE)
 		return r ? r : ckpt_fail(err, ENODEV, "TIOCGPTN");
 	rec.id = f->file;
-	if (!is_master(f) && tty_is_outer(run, st, TTY_MAJOR_PTS, (uint32_t)pty)) {
+	if (!is_master(f) && !TTY_DEVPTS(pty) && tty_is_outer(run, st, TTY_MAJOR_PTS, pty)) {
 		rec.outer = true;
 		return ckpt_record_put(run, TTY_REC_END, &rec.base, err);
 	}
-	rec.pty = (uint32_t)pty;
 	rec.master = is_master(f);
-	r = tty_put_pty(run, f, rec.pty, is_hung_up(f), err);
+	r = tty_put_pty(run, f, pty, is_hung_up(f), &rec.pty, err);
+	if (!r && TTY_DEVPTS(pty) && !rec.master)
+		r = put_place(run, f, &rec, err);
 	return r ? r : ckpt_record_put(run, TTY_REC_END, &rec.base, err);
 }
 
@@ -311,30 +352,57 @@ static int pty_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, stru
 static int pty_plan(struct ckpt_run *run, uint32_t file, struct ckpt_error *err)
 {
 	const Ckpt__Tty__End *rec = tty_end(run, file);
+	const struct ckpt_ns *ns = rec && rec->mnt ? ckpt_ns_by_id(run, rec->mnt) : NULL;
 
 	if (!rec || (rec->outer ? rec->master || !tty_outer(run) : !tty_pty(run, rec->pty)))
 		return ckpt_fail_image(err, "open file %u is not a valid terminal", file);
+	if (!TTY_DEVPTS(rec->pty) || rec->master)
+		return 0;
+	if (!ns || ns->type != CKPT_NS_MNT || !rec->path.len || rec->path.len >= PATH_MAX ||
+	    rec->path.data[0] != '/' || memchr(rec->path.data, 0, rec->path.len))
+		return ckpt_fail_image(err, "open file %u has no valid path", file);
 	return 0;
+}
+
+static int open_slave(struct ckpt_run *run, const Ckpt__Tty__End *rec, const struct tty_pair *pair,
+		      int flags, struct ckpt_error *err)
+{
+	char path[PATH_MAX];
+	int fd;
+
+	if (TTY_DEVPTS(rec->pty)) {
+		snprintf(path, sizeof(path), "%.*s", (int)rec->path.len, (char *)rec->path.data);
+		return ckpt_open_in(run, rec->mnt, path, flags | O_NOCTTY, 0, err);
+	}
+	fd = ioctl(pair->master, TIOCGPTPEER, flags | O_NOCTTY);
+	/* that call leaves O_CLOEXEC among the description's flags, where fdinfo shows it */
+	if (fd >= 0 && fcntl(fd, F_SETFD, FD_CLOEXEC))
+		close(ckpt_steal_fd(&fd));
+	return fd < 0 ? ckpt_fail_sys(err, errno, "TIOCGPTPEER") : fd;
 }
 
 static int pty_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, struct ckpt_error *err)
 {
 	const Ckpt__Tty__End *rec = tty_end(run, slot->file);
 	const struct tty_pair *pair = rec ? tty_pair(run, rec->pty) : NULL;
+	struct stat st;
 	int fd;
 
 	if (rec && rec->outer)
 		return tty_outer_open(slot->flags & FLAGS_OK, err);
 	if (!pair)
 		return ckpt_fail_image(err, "open file %u has no terminal", slot->file);
-	if (rec->master)
+	if (rec->master) {
 		fd = fcntl(pair->master, F_DUPFD_CLOEXEC, 0);
-	else
-		fd = ioctl(pair->master, TIOCGPTPEER, (slot->flags & FLAGS_OK) | O_NOCTTY);
-	/* that call leaves O_CLOEXEC among the description's flags, where fdinfo shows it */
-	if (fd >= 0 && fcntl(fd, F_SETFD, FD_CLOEXEC))
-		close(ckpt_steal_fd(&fd));
-	return fd < 0 ? ckpt_fail_sys(err, errno, "pty %u", rec->pty) : fd;
+		return fd < 0 ? ckpt_fail_sys(err, errno, "fcntl(2)") : fd;
+	}
+	fd = open_slave(run, rec, pair, slot->flags & FLAGS_OK, err);
+	if (fd >= 0 &&
+	    (fstat(fd, &st) || st.st_rdev != makedev(TTY_MAJOR_PTS, TTY_NUMBER(rec->pty)))) {
+		close(fd);
+		return ckpt_fail(err, ENODEV, "pty %u is not what is there", TTY_NUMBER(rec->pty));
+	}
+	return fd;
 }
 
 const struct ckpt_fd_kind tty_kind_pty = {

@@ -45,31 +45,60 @@ static int keep_spare(struct spare *s, int fd)
 	return 0;
 }
 
+/* One more of that devpts; through the mount that this number's master was open through. */
+static int open_next(struct ckpt_run *run, uint32_t fs, uint32_t mount, uint32_t *id,
+		     struct ckpt_error *err)
+{
+	const struct tty_pair *pair;
+	unsigned nr;
+	int fd = tty_open_master(run, fs << TTY_PTY_BITS, mount, err);
+
+	if (fd < 0)
+		return fd;
+	if (ioctl(fd, TIOCGPTN, &nr)) {
+		close(ckpt_steal_fd(&fd));
+		return ckpt_fail_sys(err, errno, "TIOCGPTN");
+	}
+	*id = fs << TTY_PTY_BITS | nr;
+	pair = tty_pair(run, *id);
+	if (!pair || pair->rec->mount == mount)
+		return fd;
+	/* its number is the lowest one again then */
+	close(ckpt_steal_fd(&fd));
+	return tty_open_master(run, *id, pair->rec->mount, err);
+}
+
 /* The kernel gives the lowest number that is free: all below the wanted ones are taken on the way.
  */
-static int take_numbers(struct ckpt_run *run, struct tty_state *st, struct ckpt_error *err)
+static int take_numbers(struct ckpt_run *run, struct tty_state *st, uint32_t fs,
+			struct ckpt_error *err)
 {
 	__attribute__((cleanup(spare_free))) struct spare spare = { 0 };
-	size_t missing = st->n_pairs;
-	uint32_t last = 0;
+	uint32_t last = 0, mount = 0, id = 0;
+	size_t missing = 0;
 
-	for (size_t i = 0; i < st->n_pairs; i++)
-		if (st->pairs[i].rec->id > last)
-			last = st->pairs[i].rec->id;
+	for (size_t i = 0; i < st->n_pairs; i++) {
+		const Ckpt__Tty__Pty *rec = st->pairs[i].rec;
+
+		if (TTY_DEVPTS(rec->id) != fs)
+			continue;
+		missing++;
+		mount = rec->mount;
+		if (rec->id > last)
+			last = rec->id;
+	}
 	while (missing) {
-		CKPT_AUTO_FD int fd = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC);
-		struct tty_pair *pair;
-		unsigned nr;
+		CKPT_AUTO_FD int fd = open_next(run, fs, mount, &id, err);
+		struct tty_pair *pair = tty_pair(run, id);
 
-		if (fd < 0 || ioctl(fd, TIOCGPTN, &nr))
-			return ckpt_fail_sys(err, errno, "/dev/ptmx");
-		pair = tty_pair(run, nr);
-		if (pair) {
+		if (fd < 0)
+			return fd;
+		if (pair && pair->master < 0) {
 			pair->master = ckpt_steal_fd(&fd);
 			missing--;
 			continue;
 		}
-		if (nr > last)
+		if (id > last)
 			return ckpt_fail(err, EBUSY,
 					 "the number of a terminal is taken by another "
 					 "program");
@@ -95,19 +124,24 @@ bool tty_has_slave(struct ckpt_run *run, const Ckpt__Tty__Pty *rec)
 	return false;
 }
 
-static int own_node(const Ckpt__Tty__Pty *rec, struct ckpt_error *err)
+static int own_node(struct ckpt_run *run, const Ckpt__Tty__Pty *rec, struct ckpt_error *err)
 {
-	char path[32];
+	int dir = tty_directory(run, rec->id, err);
+	char name[16];
 	struct stat st;
 
-	snprintf(path, sizeof(path), TTY_PTS_DIR "/%u", rec->id);
-	if (stat(path, &st) || !S_ISCHR(st.st_mode) ||
-	    st.st_rdev != makedev(TTY_MAJOR_PTS, rec->id))
-		return ckpt_fail(err, ENODEV, "%s is not the terminal of /dev/ptmx", path);
-	if ((st.st_uid != rec->uid || st.st_gid != rec->gid) && chown(path, rec->uid, rec->gid))
-		return ckpt_fail_sys(err, errno, "chown(2) of %s", path);
-	if ((st.st_mode & 07777) != rec->mode && chmod(path, rec->mode))
-		return ckpt_fail_sys(err, errno, "chmod(2) of %s", path);
+	if (dir < 0)
+		return dir;
+	snprintf(name, sizeof(name), "%u", TTY_NUMBER(rec->id));
+	if (fstatat(dir, name, &st, 0) || !S_ISCHR(st.st_mode) ||
+	    st.st_rdev != makedev(TTY_MAJOR_PTS, TTY_NUMBER(rec->id)))
+		return ckpt_fail(err, ENODEV, TTY_PTS_DIR "/%s is not the terminal of /dev/ptmx",
+				 name);
+	if ((st.st_uid != rec->uid || st.st_gid != rec->gid) &&
+	    fchownat(dir, name, rec->uid, rec->gid, 0))
+		return ckpt_fail_sys(err, errno, "chown(2) of its node");
+	if ((st.st_mode & 07777) != rec->mode && fchmodat(dir, name, rec->mode, 0))
+		return ckpt_fail_sys(err, errno, "chmod(2) of its node");
 	return 0;
 }
 
@@ -124,14 +158,14 @@ static int make_pair(struct ckpt_run *run, struct tty_pair *pair, struct ckpt_er
 	}
 	/* through the master, whose settings are the slave's; nobody is there to be signalled */
 	r = tty_setting_apply(pair->master, pair->rec->termios, pair->rec->winsize, err);
-	return r ? r : own_node(pair->rec, err);
+	return r ? r : own_node(run, pair->rec, err);
 }
 
 int tty_make(struct ckpt_run *run, struct ckpt_error *err)
 {
 	struct tty_state *st = tty_state(run);
 	size_t n = ckpt_record_count(run, "tty.pty");
-	int r;
+	int r = 0;
 
 	if (!n)
 		return 0;
@@ -145,7 +179,10 @@ int tty_make(struct ckpt_run *run, struct ckpt_error *err)
 			.master = -1,
 			.slave = -1,
 		};
-	r = take_numbers(run, st, err);
+	/* whoever has a number has all of its devpts */
+	for (size_t i = 0; i < n && !r; i++)
+		if (st->pairs[i].master < 0)
+			r = take_numbers(run, st, TTY_DEVPTS(st->pairs[i].rec->id), err);
 	for (size_t i = 0; i < n && !r; i++) {
 		r = make_pair(run, &st->pairs[i], err);
 		if (r)

@@ -17,7 +17,8 @@ bool tty_is_outer(struct ckpt_run *run, const struct tty_state *st, uint32_t maj
 {
 	const struct tty_member *root = st->n_members ? &st->members[0] : NULL;
 
-	if (!ckpt_opt_bool(run, "shell-job") || !root || !root->has)
+	if (!ckpt_opt_bool(run, "shell-job") || !root || !root->has ||
+	    tty_of_session(st, root->session) != TTY_PTY_NONE)
 		return false;
 	if (major == TTY_MAJOR_PTS && tty_holder(st, minor, true, false))
 		return false;

@@ -69,8 +69,8 @@ static int check_values(const Ckpt__Tty__Pty *p, struct ckpt_error *err)
 {
 	const Ckpt__Tty__Winsize *w = p->winsize;
 
-	if (p->id >= TTY_PTY_LIMIT || p->mode > 07777)
-		return ckpt_fail_image(err, "pty %u: bad number or mode", p->id);
+	if (p->mode > 07777 || p->uid == UINT32_MAX || p->gid == UINT32_MAX)
+		return ckpt_fail_image(err, "pty %u: bad mode", p->id);
 	if (tty_termios_check(p->termios, err))
 		return ckpt_wrap(err, "pty %u", p->id);
 	if (w &&
@@ -132,9 +132,11 @@ static int check_pty(struct ckpt_run *run, size_t at, struct ckpt_error *err)
 	if (!r)
 		r = check_ends(run, p, err);
 	if (!r)
+		r = tty_contained_plan(run, p, err);
+	if (!r)
 		r = tty_waiting_plan(p, !p->hung_up && tty_has_slave(run, p), err);
 	snprintf(path, sizeof(path), TTY_PTS_DIR "/%u", p->id);
-	if (!r && !ckpt_plan_only(run) && !access(path, F_OK))
+	if (!r && !TTY_DEVPTS(p->id) && !ckpt_plan_only(run) && !access(path, F_OK))
 		r = ckpt_unmet(run, CKPT_EXIT_FAILED, "close that terminal",
 			       "%s is another program's terminal now", path);
 	return r;

@@ -9,6 +9,7 @@
 
 static const struct ckpt_feature features[] = {
 	{ "pty", "pseudo terminals, both ends" },
+	{ "contained", "those of a devpts that the tree has mounted itself" },
 	{ "current", "descriptors of /dev/tty" },
 	{ "termios", "settings of terminals" },
 	{ "winsize", "window sizes" },
@@ -39,6 +40,13 @@ static const struct ckpt_option options[] = {
 };
 
 static const struct ckpt_step steps[] = {
+	{ .runs = CKPT_DUMP,
+	  .name = "survey",
+	  .help = "refuse terminals that cannot be opened as they were",
+	  .after = LIST("seized"),
+	  .before = LIST("surveyed"),
+	  .wants = LIST("ns.survey", "fd.survey", "pid.survey"),
+	  .fn = tty_survey },
 	{ .runs = CKPT_DUMP | CKPT_VERIFY,
 	  .name = "collect",
 	  .help = "save how a shell's job stands to the shell's terminal",
@@ -50,12 +58,14 @@ static const struct ckpt_step steps[] = {
 	  .help = "check the terminals, and that their numbers are free",
 	  .after = LIST("loaded"),
 	  .before = LIST("planned"),
+	  .wants = LIST("ns.plan"),
 	  .fn = tty_plan },
 	{ .runs = CKPT_RESTORE,
 	  .name = "make",
 	  .help = "open pairs with their numbers and settings",
 	  .after = LIST("namespaces-made"),
 	  .before = LIST("pid.make"),
+	  .wants = LIST("mnt.terminals"),
 	  .fn = tty_make },
 	{ .runs = CKPT_RESTORE,
 	  .name = "settle",

@@ -5,10 +5,14 @@
  * tree has a terminal.
  */
 #include <fcntl.h>
+#include <limits.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/vfs.h>
 
 #include "tty.h"
 
@@ -21,6 +25,7 @@ struct tty_state *tty_state(struct ckpt_run *run)
 		if (!st)
 			return NULL;
 		st->outer = -1;
+		st->here = -1;
 		ckpt_state_set(run, st);
 	}
 	return st;
@@ -40,7 +45,10 @@ void tty_state_free(void *state)
 	}
 	if (st->outer >= 0)
 		close(st->outer);
+	if (st->here >= 0)
+		close(st->here);
 	free(st->pairs);
+	free(st->pts);
 	free(st->holders);
 	free(st->members);
 	free(st->put);
@@ -83,32 +91,109 @@ static bool master_index(int proc, const char *num, uint32_t *pty)
 	return true;
 }
 
+/* ---- which devpts ------------------------------------------------------------------- */
+
+static bool is_devpts(int fd)
+{
+	struct statfs fs;
+
+	return !fstatfs(fd, &fs) && fs.f_type == DEVPTS_SUPER_MAGIC;
+}
+
+/* /dev/ptmx may be a node of its own: then it belongs to the `pts` beside it. */
+static dev_t devpts_beside(int proc, const char *link)
+{
+	const char *name = strrchr(link, '/');
+	CKPT_AUTO_FD int fd = -1;
+	char path[PATH_MAX + 16];
+	struct stat st;
+
+	if (!name)
+		return 0;
+	snprintf(path, sizeof(path), "root%.*s/pts", (int)(name - link), link);
+	fd = openat(proc, path, O_PATH | O_CLOEXEC);
+	return fd >= 0 && is_devpts(fd) && !fstat(fd, &st) ? st.st_dev : 0;
+}
+
+/* What is not found out is taken for the one that ckpt sees. */
+static int key_of(struct tty_state *st, dev_t dev, uint32_t number, uint32_t *pty)
+{
+	size_t i = 0;
+	dev_t *more;
+
+	while (dev && i < st->n_pts && st->pts[i] != dev)
+		i++;
+	*pty = TTY_PTY_NONE;
+	if (i == st->n_pts) {
+		more = realloc(st->pts, (i + 1) * sizeof(*more));
+		if (!more)
+			return -ENOMEM;
+		st->pts = more;
+		st->pts[st->n_pts++] = dev;
+	}
+	if (i < UINT32_MAX >> TTY_PTY_BITS && number < TTY_PTY_LIMIT)
+		*pty = (uint32_t)i << TTY_PTY_BITS | number;
+	return 0;
+}
+
+int tty_of_fd(struct tty_state *st, const struct ckpt_fd_found *f, uint32_t *pty,
+	      struct ckpt_error *err)
+{
+	unsigned number = minor(f->st.st_rdev);
+	dev_t dev = f->st.st_dev;
+	int r;
+
+	*pty = TTY_PTY_NONE;
+	if (major(f->st.st_rdev) == TTY_MAJOR_AUX) {
+		if (ioctl(f->fd, TIOCGPTN, &number))
+			return 0;
+		if (!is_devpts(f->fd))
+			dev = devpts_beside(f->task->procfd, f->link);
+	}
+	r = key_of(st, dev, number, pty);
+	return r ? ckpt_fail_sys(err, r, "terminals") : 0;
+}
+
+static bool may_be_pty(const char *link, bool ours)
+{
+	return link[0] == '/' &&
+	       (ours || strstr(link, "pts/") || strstr(link, "ptmx") || strstr(link, "console"));
+}
+
+static dev_t devpts_of(int proc, int dir, const char *num, const char *link,
+		       const struct stat *file)
+{
+	CKPT_AUTO_FD int fd = openat(dir, num, O_PATH | O_CLOEXEC);
+
+	return fd >= 0 && is_devpts(fd) ? file->st_dev : devpts_beside(proc, link);
+}
+
 /* A node of another devpts, in some container, may have the same name and number. */
 static int scan_link(struct tty_state *st, int proc, int dir, const char *num, pid_t pid,
 		     const struct ckpt_task *task)
 {
 	struct tty_holder h = { .pid = pid, .num = atoi(num), .task = task };
-	char link[64];
+	char link[PATH_MAX];
+	uint32_t number;
 	struct stat file;
 	ssize_t len = readlinkat(dir, num, link, sizeof(link) - 1);
+	bool slave;
+	int r;
 
 	if (len < 0)
 		return 0;
 	link[len] = '\0';
-	if (strncmp(link, TTY_PTS_DIR "/", strlen(TTY_PTS_DIR) + 1) && strcmp(link, "/dev/ptmx"))
+	if (!may_be_pty(link, task) || fstatat(dir, num, &file, 0) || !S_ISCHR(file.st_mode))
 		return 0;
-	if (fstatat(dir, num, &file, 0) || !S_ISCHR(file.st_mode))
+	slave = major(file.st_rdev) == TTY_MAJOR_PTS;
+	number = minor(file.st_rdev);
+	h.master = !slave;
+	if (!slave && (file.st_rdev != makedev(TTY_MAJOR_AUX, TTY_MINOR_PTMX) ||
+		       !master_index(proc, num, &number)))
 		return 0;
-	if (major(file.st_rdev) == TTY_MAJOR_PTS) {
-		h.pty = minor(file.st_rdev);
-	} else {
-		h.master = true;
-		if (!master_index(proc, num, &h.pty))
-			return 0;
-	}
-	if (file.st_dev != st->pts && strcmp(link, "/dev/ptmx"))
-		return 0;
-	return add(st, &h);
+	r = key_of(st, slave ? file.st_dev : devpts_of(proc, dir, num, link, &file), number,
+		   &h.pty);
+	return r || h.pty == TTY_PTY_NONE ? r : add(st, &h);
 }
 
 /* Processes end while we look: whatever cannot be opened has nothing open. */
@@ -165,6 +250,24 @@ static int scan_members(struct ckpt_run *run, struct tty_state *st, struct ckpt_
 	return 0;
 }
 
+/* stat(5) tells a session's terminal by its number, which each devpts has; the master knows. */
+static int scan_sessions(struct ckpt_run *run, struct tty_state *st, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < st->n_holders; i++) {
+		struct tty_holder *h = &st->holders[i];
+		CKPT_AUTO_FD int fd = -1;
+
+		if (!h->task || tty_holder(st, h->pty, true, false) != h)
+			continue;
+		fd = ckpt_get_fd(h->task, h->num, err);
+		if (fd < 0 && !ckpt_is_live(run))
+			return fd;
+		if (fd < 0 || ioctl(fd, TIOCGSID, &h->session))
+			h->session = 0;
+	}
+	return 0;
+}
+
 int tty_scan(struct ckpt_run *run, struct tty_state *st, struct ckpt_error *err)
 {
 	CKPT_AUTO_DIR DIR *proc = NULL;
@@ -175,7 +278,11 @@ int tty_scan(struct ckpt_run *run, struct tty_state *st, struct ckpt_error *err)
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	if (st->known)
 		return 0;
-	st->pts = stat(TTY_PTS_DIR, &pts) ? 0 : pts.st_dev;
+	st->pts = calloc(1, sizeof(*st->pts));
+	if (!st->pts)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	st->n_pts = 1;
+	st->pts[0] = stat(TTY_PTS_DIR, &pts) ? 0 : pts.st_dev;
 	r = scan_members(run, st, err);
 	if (r)
 		return r;
@@ -187,8 +294,9 @@ int tty_scan(struct ckpt_run *run, struct tty_state *st, struct ckpt_error *err)
 			r = scan_process(run, st, dirfd(proc), d->d_name);
 	if (r)
 		return ckpt_fail_sys(err, r, "looking for holders of terminals");
-	st->known = true;
-	return 0;
+	r = scan_sessions(run, st, err);
+	st->known = r == 0;
+	return r;
 }
 
 const struct tty_holder *tty_holder(const struct tty_state *st, uint32_t pty, bool master,
@@ -226,13 +334,23 @@ const struct tty_member *tty_member(struct ckpt_run *run, const struct tty_state
 	return NULL;
 }
 
+uint32_t tty_of_session(const struct tty_state *st, pid_t session)
+{
+	for (size_t i = 0; session && i < st->n_holders; i++)
+		if (st->holders[i].session == session)
+			return st->holders[i].pty;
+	return TTY_PTY_NONE;
+}
+
 const struct ckpt_task *tty_leader(struct ckpt_run *run, const struct tty_state *st, uint32_t pty)
 {
-	for (size_t i = 0; i < st->n_members; i++) {
-		const struct tty_member *m = &st->members[i];
+	const struct tty_holder *h = tty_holder(st, pty, true, false);
+
+	for (size_t i = 0; h && h->session && i < st->n_members; i++) {
 		const struct ckpt_task *t = ckpt_task_at(run, i);
 
-		if (m->has && m->major == TTY_MAJOR_PTS && m->minor == pty && m->session == t->pid)
+		if (st->members[i].has && st->members[i].session == h->session &&
+		    h->session == t->pid)
 			return t;
 	}
 	return NULL;

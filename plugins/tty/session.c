@@ -57,25 +57,30 @@ static int session_terminal(struct ckpt_run *run, const struct ckpt_task *t, uns
 	const struct tty_holder *h;
 	char object[64], who[96], reason[192];
 	int r = tty_scan(run, st, err);
+	uint32_t pty = r ? TTY_PTY_NONE : tty_of_session(st, tty_member(run, st, t)->session);
 
-	if (r || tty_is_outer(run, st, major, minor))
+	const bool known = pty != TTY_PTY_NONE;
+
+	if (!known)
+		pty = minor;
+	if (r || (!TTY_DEVPTS(pty) && tty_is_outer(run, st, major, minor)))
 		return r;
 	snprintf(object, sizeof(object), "controlling terminal %u:%u", major, minor);
 	if (major != TTY_MAJOR_PTS)
 		return refuse(run, t, "terminal", object, "it is not a pseudo terminal", hint);
 	snprintf(object, sizeof(object), "controlling terminal " TTY_PTS_DIR "/%u", minor);
-	h = tty_holder(st, minor, true, true);
-	if (h || !tty_holder(st, minor, true, false)) {
+	h = tty_holder(st, pty, true, true);
+	if (h || !known) {
 		snprintf(who, sizeof(who), "nobody that can be seen");
 		if (h)
 			tty_holder_name(h, who, sizeof(who));
 		snprintf(reason, sizeof(reason), "it leaves the tree: %s has its master open", who);
 		return refuse(run, t, "terminal", object, reason, hint);
 	}
-	if (!tty_leader(run, st, minor))
+	if (!tty_leader(run, st, pty))
 		return refuse(run, t, "terminal", object,
 			      "the leader of its session is outside the tree", hint);
-	return tty_leader(run, st, minor) == t ? leader(run, st, t, object) : 0;
+	return tty_leader(run, st, pty) == t ? leader(run, st, t, object) : 0;
 }
 
 static int session_outside(struct ckpt_run *run, const struct ckpt_task *t, struct ckpt_error *err)

@@ -3,7 +3,10 @@
 #ifndef PLUGIN_TTY_H
 #define PLUGIN_TTY_H
 
+#include <sys/types.h>
+
 #include <ckpt/fd.h>
+#include <ckpt/mnt.h>
 #include <ckpt/pid.h>
 #include <ckpt/plugin.h>
 
@@ -13,8 +16,13 @@ enum { TTY_REC_PTY = 1, TTY_REC_END, TTY_REC_CURRENT, TTY_REC_OUTER };
 
 #define TTY_PTS_DIR "/dev/pts"
 /* The kernel's limit of /proc/sys/kernel/pty/max is NR_UNIX98_PTY_MAX. */
-#define TTY_PTY_LIMIT (1U << 20)
-#define TTY_CC_SIZE   19
+#define TTY_PTY_BITS  20
+#define TTY_PTY_LIMIT (1U << TTY_PTY_BITS)
+#define TTY_PTY_NONE  UINT32_MAX
+/* Each is known by its number and the devpts that it is of, as in the image or of this run. */
+#define TTY_NUMBER(pty) ((pty) & (TTY_PTY_LIMIT - 1))
+#define TTY_DEVPTS(pty) ((pty) >> TTY_PTY_BITS)
+#define TTY_CC_SIZE	19
 
 #define TTY_MAJOR_PTS  136
 #define TTY_MAJOR_AUX  5
@@ -27,6 +35,7 @@ enum { TTY_REC_PTY = 1, TTY_REC_END, TTY_REC_CURRENT, TTY_REC_OUTER };
 struct tty_holder {
 	uint32_t pty;
 	bool master;
+	pid_t session; /* of a master in the tree: whom it controls; 0: nobody */
 	pid_t pid;
 	int num;
 	const struct ckpt_task *task; /* NULL: outside the tree */
@@ -53,7 +62,9 @@ struct tty_setting {
 
 struct tty_state {
 	bool known;
-	dev_t pts; /* the devpts of /dev/pts */
+	dev_t *pts; /* devpts filesystems, by TTY_DEVPTS; [0] is that of /dev/pts */
+	size_t n_pts;
+	int here; /* O_PATH of /dev/pts; -1 */
 	struct tty_holder *holders;
 	size_t n_holders, cap_holders;
 	struct tty_member *members;
@@ -74,6 +85,11 @@ struct tty_state *tty_state(struct ckpt_run *run);
 void tty_state_free(void *state);
 /* Who has which terminal: read once a run. */
 int tty_scan(struct ckpt_run *run, struct tty_state *st, struct ckpt_error *err);
+/* Which one is this, a descriptor of the tree? TTY_PTY_NONE: none. */
+int tty_of_fd(struct tty_state *st, const struct ckpt_fd_found *f, uint32_t *pty,
+	      struct ckpt_error *err);
+/* The one that controls that session; TTY_PTY_NONE: none of the tree. */
+uint32_t tty_of_session(const struct tty_state *st, pid_t session);
 /* The first holder of a side, in or outside the tree, or NULL. */
 const struct tty_holder *tty_holder(const struct tty_state *st, uint32_t pty, bool master,
 				    bool outside);
@@ -86,6 +102,25 @@ const struct tty_member *tty_member(struct ckpt_run *run, const struct tty_state
 /* A task of the foreground group of that leader's terminal, or NULL: the group is empty. */
 const struct ckpt_task *tty_foreground(struct ckpt_run *run, const struct tty_state *st,
 				       const struct ckpt_task *leader);
+
+/* ---- in a devpts of the tree's own (contained.c) -------------------------------- */
+
+/* dump: refuse what cannot be found again there. 0: it can. */
+int tty_contained_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, bool master,
+			 bool hung_up, struct ckpt_error *err);
+/* The step: what is known when all mounts are looked at. */
+int tty_survey(struct ckpt_run *run, struct ckpt_error *err);
+/* Its id in the image. */
+int tty_record_id(struct ckpt_run *run, const struct tty_state *st, uint32_t pty, uint32_t *id,
+		  struct ckpt_error *err);
+/* The mount that this descriptor of the engine is open through, and any whole one. */
+const struct ckpt_mount_saved *tty_mount_of_fd(struct ckpt_run *run, int fd);
+const struct ckpt_mount_saved *tty_mount_of(struct ckpt_run *run, uint32_t fs);
+/* Where the nodes are. */
+int tty_directory(struct ckpt_run *run, uint32_t id, struct ckpt_error *err);
+int tty_contained_plan(struct ckpt_run *run, const Ckpt__Tty__Pty *rec, struct ckpt_error *err);
+/* A new pair, its master opened through that mount. */
+int tty_open_master(struct ckpt_run *run, uint32_t id, uint32_t mount, struct ckpt_error *err);
 
 /* ---- the terminal that ckpt is started from (outer.c) --------------------------- */
 
@@ -176,9 +211,9 @@ const Ckpt__Tty__Current *tty_current(struct ckpt_run *run, uint32_t file);
 bool tty_has_slave(struct ckpt_run *run, const Ckpt__Tty__Pty *rec);
 struct tty_pair *tty_pair(struct ckpt_run *run, uint32_t pty);
 
-/* Put the record of a pty unless it is there; `f` is one of its ends. */
+/* Put the record of a pty unless it is there; `f` is one of its ends. Its id is put into *id. */
 int tty_put_pty(struct ckpt_run *run, const struct ckpt_fd_found *f, uint32_t pty, bool hung_up,
-		struct ckpt_error *err);
+		uint32_t *id, struct ckpt_error *err);
 
 /* ---- steps, kinds ----------------------------------------------------------------- */
 

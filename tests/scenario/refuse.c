@@ -31,6 +31,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -439,6 +440,16 @@ static void mount_overlay(void)
 	MUST(mount(victim_path("part"), victim_path("other"), NULL, MS_BIND, NULL));
 }
 
+/* The kernel looks for the devpts beside the node, where nothing is when terminals are made. */
+static void terminal_by_node(void)
+{
+	own_mounts();
+	MUST(mkdir(victim_path("whole/pts"), 0755));
+	MUST(mount("devpts", victim_path("whole/pts"), "devpts", 0, "newinstance,ptmxmode=0666"));
+	MUST(mknod(victim_path("whole/ptmx"), S_IFCHR | 0600, makedev(5, 2)));
+	MUST(open(victim_path("whole/ptmx"), O_RDWR | O_NOCTTY));
+}
+
 static void tracee(void)
 {
 	int ends[2];
@@ -598,6 +609,7 @@ static const struct mode {
 	{ "mount-deleted", mount_deleted, "/part .*its name is used again" },
 	{ "mount-deleted-twice", mount_deleted_twice, "/part .*is mounted elsewhere too" },
 	{ "mount-overlay", mount_overlay, "/other .*overlay" },
+	{ "terminal-by-node", terminal_by_node, "tty devpts .*by a node beside that devpts" },
 	{ "net-lifetime", net_lifetime, "addresses or routes that expire" },
 	{ "net-nexthop", net_nexthop, "next hop objects" },
 	{ "net-xfrm", net_xfrm, "IPsec" },
