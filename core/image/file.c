@@ -68,6 +68,12 @@ int image_out_open(struct image_out *o, int dir, const char *name, struct ckpt_e
 	return 0;
 }
 
+static int failed(struct image_out *o, int e, struct ckpt_error *err)
+{
+	__atomic_store_n(&o->failed, e, __ATOMIC_RELAXED);
+	return ckpt_fail_sys(err, e, "write %s", o->name);
+}
+
 static int write_portion(struct image_out *o, const uint8_t *p, size_t len, struct ckpt_error *err)
 {
 	XXH3_64bits_update(o->hash, p, len);
@@ -76,19 +82,49 @@ static int write_portion(struct image_out *o, const uint8_t *p, size_t len, stru
 
 		if (n < 0 && errno == EINTR)
 			continue;
-		if (n <= 0) {
-			o->failed = n < 0 ? -errno : -EIO;
-			return ckpt_fail_sys(err, o->failed, "write %s", o->name);
-		}
+		if (n <= 0)
+			return failed(o, n < 0 ? -errno : -EIO, err);
 		p += n;
 		len -= (size_t)n;
 		o->size += (uint64_t)n;
 	}
-	if (o->size - o->started >= WRITE_BACK) {
-		/* only an early start: what goes wrong shows at the sync */
-		(void)sync_file_range(o->fd, (off64_t)o->started, (off64_t)(o->size - o->started),
+	return 0;
+}
+
+/* An early start of what has become a good deal; what goes wrong shows at the sync. */
+static void start_write_back(struct image_out *o, uint64_t at, size_t len)
+{
+	uint64_t all = __atomic_add_fetch(&o->written, len, __ATOMIC_RELAXED);
+	uint64_t from = at > WRITE_BACK ? at - WRITE_BACK : 0;
+
+	if (all / WRITE_BACK != (all - len) / WRITE_BACK)
+		(void)sync_file_range(o->fd, (off64_t)from, (off64_t)(at + len - from),
 				      SYNC_FILE_RANGE_WRITE);
-		o->started = o->size;
+}
+
+int image_out_write_pages(struct image_out *o, uint64_t at, const void *data, size_t len,
+			  struct ckpt_error *err)
+{
+	const uint8_t *p = data;
+
+	while (len) {
+		size_t n = len < PORTION ? len : PORTION;
+		uint64_t sum = image_pages_hash(p, at / IMAGE_PAGE, n / IMAGE_PAGE);
+
+		for (size_t done = 0; done < n;) {
+			ssize_t w = pwrite(o->fd, p + done, n - done, (off_t)(at + done));
+
+			if (w < 0 && errno == EINTR)
+				continue;
+			if (w <= 0)
+				return failed(o, w < 0 ? -errno : -EIO, err);
+			done += (size_t)w;
+		}
+		__atomic_fetch_add(&o->sum, sum, __ATOMIC_RELAXED);
+		start_write_back(o, at, n);
+		p += n;
+		at += n;
+		len -= n;
 	}
 	return 0;
 }
@@ -115,9 +151,12 @@ int image_out_end(struct image_out *o, uint64_t *hash, int *fd, struct ckpt_erro
 {
 	if (o->failed)
 		return ckpt_fail_sys(err, o->failed, "%s could not be written before", o->name);
+	if (o->paged && o->written != o->size)
+		return ckpt_fail(err, EIO, "%s: %llu of %llu bytes were written", o->name,
+				 (unsigned long long)o->written, (unsigned long long)o->size);
 	/* only a hint: the caller's fsync(2) is what counts */
 	sync_file_range(o->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
-	*hash = XXH3_64bits_digest(o->hash);
+	*hash = o->paged ? o->sum : XXH3_64bits_digest(o->hash);
 	*fd = ckpt_steal_fd(&o->fd);
 	image_out_close(o);
 	return 0;

@@ -11,6 +11,10 @@
  * A frame's hash covers all of it and is seeded with the image's uuid, the file's
  * name and the frame's place in the file, so that frames that were swapped,
  * doubled, moved or taken from elsewhere are as wrong as damaged ones.
+ *
+ * A page file has nothing but pages. Its hash is the sum of those of its pages,
+ * each seeded with its place, so that it can be written and read in any order and
+ * by several processors.
  */
 #ifndef CKPT_IMAGE_FORMAT_H
 #define CKPT_IMAGE_FORMAT_H
@@ -23,7 +27,7 @@
 #include <xxhash.h>
 
 #define IMAGE_MAGIC    "CKPTIMG\n"
-#define IMAGE_FORMAT   1u
+#define IMAGE_FORMAT   2u
 #define IMAGE_MANIFEST "manifest"
 #define IMAGE_PAGE     4096u
 
@@ -62,6 +66,17 @@ _Static_assert(sizeof(struct image_frame_header) == 16, "layout of the frame hea
 static inline uint64_t image_header_hash(const struct image_file_header *h)
 {
 	return XXH3_64bits(h, offsetof(struct image_file_header, hash));
+}
+
+/* What `pages` pages from number `first` on add to the hash of a page file. */
+static inline uint64_t image_pages_hash(const void *data, uint64_t first, size_t pages)
+{
+	const uint8_t *p = data;
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < pages; i++, p += IMAGE_PAGE)
+		sum += XXH3_64bits_withSeed(p, IMAGE_PAGE, first + i);
+	return sum;
 }
 
 /* `frame` points at a whole frame: header and payload. */

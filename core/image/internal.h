@@ -68,12 +68,20 @@ struct image_out {
 	int failed; /* negative errno of a write: nothing more is written, no commit */
 	char name[IMAGE_PATH_MAX];
 	uint64_t size;
-	uint64_t started; /* write-back was asked for up to here */
 	XXH3_state_t *hash;
+	/* of a page file, whose parts are written in any order */
+	bool paged;
+	uint64_t sum, written;
 };
 
 int image_out_open(struct image_out *o, int dir, const char *name, struct ckpt_error *err);
 int image_out_write(struct image_out *o, const void *data, size_t len, struct ckpt_error *err);
+/*
+ * Whole pages of a page file, at a place below its size. Different places may be written at the
+ * same time.
+ */
+int image_out_write_pages(struct image_out *o, uint64_t at, const void *data, size_t len,
+			  struct ckpt_error *err);
 /*
  * Nothing more is written: o->size and *hash are final, the file is on its way to the disk.
  * The caller syncs and closes *fd: files that are synced after all were sent there share

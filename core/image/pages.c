@@ -46,6 +46,7 @@ int image_writer_pages(struct image_writer *w, const char *name, struct ckpt_pag
 		return ckpt_fail_sys(err, ENOMEM, "page file %s", name);
 	memcpy(p->owner, name, strlen(name) + 1);
 	r = image_writer_file(w, IMAGE__FILE__KIND__PAGES, name, p->out, err);
+	p->out->paged = true;
 	if (r < 0) {
 		if (p->out->hash)
 			image_out_close(p->out);
@@ -76,27 +77,48 @@ struct ckpt_pages *image_pages_discard(void)
 	return (struct ckpt_pages *)&discard;
 }
 
+int ckpt_pages_reserve(struct ckpt_pages *pages, size_t len, uint64_t *offset,
+		       struct ckpt_error *err)
+{
+	const uint64_t whole = ((uint64_t)len + IMAGE_PAGE - 1) / IMAGE_PAGE * IMAGE_PAGE;
+	struct image_out *o = pages->out;
+
+	*offset = 0;
+	if (!o)
+		return 0;
+	if (whole > IMAGE_PAGES_MAX - o->size)
+		return ckpt_fail(err, E2BIG, "%s would be larger than %llu bytes", o->name,
+				 (unsigned long long)IMAGE_PAGES_MAX);
+	*offset = o->size;
+	o->size += whole;
+	return 0;
+}
+
+int ckpt_pages_write(struct ckpt_pages *pages, uint64_t offset, const void *data, size_t len,
+		     struct ckpt_error *err)
+{
+	const size_t tail = len % IMAGE_PAGE, whole = len - tail;
+	struct image_out *o = pages->out;
+	uint8_t last[IMAGE_PAGE];
+	int e, r;
+
+	if (!o)
+		return 0;
+	e = __atomic_load_n(&o->failed, __ATOMIC_RELAXED);
+	if (e)
+		return ckpt_fail_sys(err, e, "%s could not be written before", o->name);
+	r = image_out_write_pages(o, offset, data, whole, err);
+	if (r < 0 || !tail)
+		return r;
+	memcpy(last, (const uint8_t *)data + whole, tail);
+	memset(last + tail, 0, sizeof(last) - tail);
+	return image_out_write_pages(o, offset + whole, last, sizeof(last), err);
+}
+
 int ckpt_pages_append(struct ckpt_pages *pages, const void *data, size_t len, uint64_t *offset,
 		      struct ckpt_error *err)
 {
-	static const uint8_t zeros[IMAGE_PAGE];
-	const size_t tail = len % IMAGE_PAGE;
-	struct image_out *o = pages->out;
-	uint64_t at;
-	int r;
+	int r = ckpt_pages_reserve(pages, len, offset, err);
 
-	if (!o) {
-		*offset = 0;
-		return 0;
-	}
-	at = o->size;
-	if (len > IMAGE_PAGES_MAX - at)
-		return ckpt_fail(err, E2BIG, "%s would be larger than %llu bytes", o->name,
-				 (unsigned long long)IMAGE_PAGES_MAX);
-	r = image_out_write(o, data, len, err);
-	if (r == 0 && tail)
-		r = image_out_write(o, zeros, IMAGE_PAGE - tail, err);
-	if (r == 0)
-		*offset = at;
-	return r;
+	return r < 0 ? r : ckpt_pages_write(pages, *offset, data, len, err);
 }

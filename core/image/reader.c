@@ -7,9 +7,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <ckpt/parallel.h>
+
 #include "image/internal.h"
 
 #define PORTION ((size_t)256 << 10)
+/* Of a page file; on the stack of a thread. */
+#define PAGES_PORTION ((size_t)64 << 10)
 
 /* Which file was checked: it must be the same one when it is used. */
 struct seen_file {
@@ -85,6 +89,51 @@ static int hash_file(int fd, const Image__File *f, uint8_t *buf, XXH3_state_t *s
 	return 0;
 }
 
+struct page_file {
+	int fd;
+	const Image__File *file;
+	uint64_t sum;
+};
+
+/* One portion: a loop that all processors share. */
+static int sum_portion(void *arg, size_t i, struct ckpt_error *err)
+{
+	struct page_file *p = arg;
+	const uint64_t at = (uint64_t)i * PAGES_PORTION, left = p->file->size - at;
+	const size_t len = left < PAGES_PORTION ? left : PAGES_PORTION;
+	uint8_t buf[PAGES_PORTION];
+
+	for (size_t done = 0; done < len;) {
+		ssize_t n = pread(p->fd, buf + done, len - done, (off_t)(at + done));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return ckpt_fail_as(err, CKPT_EXIT_IMAGE, errno, "%s cannot be read: %s",
+					    p->file->name, ckpt_errno_name(errno));
+		if (n == 0)
+			return image_bad(err, "%s shrinks while it is read", p->file->name);
+		done += (size_t)n;
+	}
+	__atomic_fetch_add(&p->sum, image_pages_hash(buf, at / IMAGE_PAGE, len / IMAGE_PAGE),
+			   __ATOMIC_RELAXED);
+	return 0;
+}
+
+static int sum_file(int fd, const Image__File *f, struct ckpt_error *err)
+{
+	struct page_file p = { .fd = fd, .file = f };
+	int r;
+
+	if (f->size % IMAGE_PAGE)
+		return image_bad(err, "%s has an incomplete page", f->name);
+	r = ckpt_parallel((size_t)((f->size + PAGES_PORTION - 1) / PAGES_PORTION), sum_portion, &p,
+			  err);
+	if (r == 0 && p.sum != f->xxh3)
+		return image_bad(err, "%s is damaged: its checksum is not the manifest's", f->name);
+	return r;
+}
+
 static int check_file(const struct image_reader *r, struct seen_file *s, uint8_t *buf,
 		      XXH3_state_t *state, struct ckpt_error *err)
 {
@@ -103,7 +152,8 @@ static int check_file(const struct image_reader *r, struct seen_file *s, uint8_t
 	s->dev = st.st_dev;
 	s->ino = st.st_ino;
 	(void)posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
-	return hash_file(fd, s->file, buf, state, err);
+	return s->file->kind == IMAGE__FILE__KIND__PAGES ? sum_file(fd, s->file, err)
+							 : hash_file(fd, s->file, buf, state, err);
 }
 
 static int check_files(struct image_reader *r, struct ckpt_error *err)

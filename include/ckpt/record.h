@@ -99,6 +99,15 @@ CKPT_API int ckpt_pages_create(struct ckpt_run *run, const char *name, struct ck
 			       struct ckpt_error *err);
 CKPT_API int ckpt_pages_append(struct ckpt_pages *pages, const void *data, size_t len,
 			       uint64_t *offset, struct ckpt_error *err);
+/*
+ * The same in two steps, for several processors: a place for `len` bytes, whose
+ * order is the order of the calls, and what belongs there, which may be
+ * written by several threads at once. All of it must be written. Since 0.1.
+ */
+CKPT_API int ckpt_pages_reserve(struct ckpt_pages *pages, size_t len, uint64_t *offset,
+				struct ckpt_error *err);
+CKPT_API int ckpt_pages_write(struct ckpt_pages *pages, uint64_t offset, const void *data,
+			      size_t len, struct ckpt_error *err);
 
 /*
  * A read-only descriptor of a page file of the loaded image and its size. The

@@ -115,6 +115,7 @@ static bool parse_details(char *p, struct mem_vma *v, char **after)
 		v->pkey = atoi(k + sizeof(key) - 1);
 	v->empty = v->end - v->start >= LARGE && is_zero(p, "\nRss:") && is_zero(p, "\nSwap:");
 	v->forked = !is_zero(p, "\nShared_Clean:") || !is_zero(p, "\nShared_Dirty:");
+	v->alone = !v->forked;
 	v->flags_text = f += sizeof(flags) - 1;
 	e = strchr(f, '\n');
 	if (!e)

@@ -126,6 +126,7 @@ struct mem_vma {
 	uint64_t huge_size; /* of its pages, if it has MEM_HUGETLB */
 	bool shared, left_out;
 	bool forked; /* some of its pages are mapped elsewhere too */
+	bool alone;  /* none are */
 	bool empty;  /* large, without a page in memory or swap */
 	char unknown[3];
 	const char *path, *flags_text; /* in the text that was parsed */
@@ -384,29 +385,66 @@ void mem_lend_free(struct mem_lender *l);
 
 /* ---- contents on their way to the page file (sink.c) ----------------------------------------- */
 
-/* A buffer and what is done to it fit into the second-level cache. */
-#define MEM_SINK_BUFFER	 ((size_t)512 << 10)
-#define MEM_SINK_BUFFERS 4
+/* A portion and what is done to it fit into the second-level cache. */
+#define MEM_PORTION	  ((size_t)256 << 10)
+#define MEM_PORTION_PAGES (MEM_PORTION / MEM_PAGE)
+#define MEM_PORTION_RUNS  MEM_PORTION_PAGES
+#define MEM_SINK_SLOTS	  16
+#define MEM_SINK_HELPERS  3
+
+/* Where pages come from. */
+struct mem_source {
+	int fd;
+	pid_t pid;     /* whose memory, or 0 */
+	bool ends;     /* a file, whose last page may be incomplete */
+	char name[64]; /* for messages */
+};
+
+struct mem_run_in {
+	uint64_t page;
+	uint32_t pages;
+	bool drop_zeros;
+	bool alone; /* nobody else has these pages */
+};
+
+/* Runs of pages that one thread saves in one go. */
+struct mem_portion_in {
+	struct mem_source from;
+	struct mem_run_in run[MEM_PORTION_RUNS];
+	size_t n, pages;
+	struct mem_runs *out; /* where those that are stored are noted */
+	uint64_t *begin;      /* where the place of its first page is noted, or NULL */
+	bool last;	      /* close the source afterwards */
+	bool forked;	      /* others may have these too: */
+	size_t space;
+	uint64_t frame[MEM_PORTION_PAGES];
+};
+
+struct mem_kept;
 
 struct mem_sink {
 	struct ckpt_pages *pages;
-	char *memory;
-	size_t used[MEM_SINK_BUFFERS];
-	unsigned put, taken; /* numbers of buffers so far */
-	uint64_t offset;     /* in the page file */
-	pthread_t thread;
+	struct mem_once *once;
+	struct mem_portion_in *slot;
+	char *buffer;		   /* of the step's thread */
+	struct mem_kept *kept;	   /* too */
+	uint64_t stored, zeros;	   /* pages */
+	unsigned put, taken, turn; /* numbers of portions so far */
+	pthread_t helper[MEM_SINK_HELPERS];
+	unsigned helpers;
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	bool threaded, ending;
+	bool ready, asked, ending;
 	int failed;
 	struct ckpt_error err;
 };
 
-int mem_sink_open(struct mem_sink *k, struct ckpt_pages *pages, struct ckpt_error *err);
-/* The buffer to be filled now. */
-char *mem_sink_buffer(const struct mem_sink *k);
-/* Hand over its first `len` bytes. Errors may be those of earlier buffers. */
-int mem_sink_put(struct mem_sink *k, size_t len, struct ckpt_error *err);
+int mem_sink_open(struct mem_sink *k, struct ckpt_pages *pages, struct mem_once *once,
+		  struct ckpt_error *err);
+/* Hand over a portion, which is copied. Errors may be those of earlier ones. */
+int mem_sink_put(struct mem_sink *k, const struct mem_portion_in *p, struct ckpt_error *err);
+/* Wait until all have their places. */
+int mem_sink_drain(struct mem_sink *k, struct ckpt_error *err);
 /* Wait until everything is written. */
 int mem_sink_close(struct mem_sink *k, struct ckpt_error *err);
 void mem_sink_free(struct mem_sink *k);

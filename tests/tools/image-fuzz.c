@@ -257,7 +257,9 @@ static struct bytes forge_manifest(const struct fuzz *z, const struct variant *v
 		if (strcmp(m->files[i]->name, v->file->name) != 0)
 			continue;
 		m->files[i]->size = v->data.n;
-		m->files[i]->xxh3 = XXH3_64bits(v->data.p, v->data.n);
+		m->files[i]->xxh3 = m->files[i]->kind == IMAGE__FILE__KIND__PAGES
+					    ? image_pages_hash(v->data.p, 0, v->data.n / IMAGE_PAGE)
+					    : XXH3_64bits(v->data.p, v->data.n);
 	}
 	payload = make_bytes(image__manifest__get_packed_size(m));
 	image__manifest__pack(m, payload.p);

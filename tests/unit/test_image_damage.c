@@ -249,10 +249,10 @@ static void frames_of_another_file(void **state)
 	h.hash = image_header_hash(&h);
 	memcpy(fr.buf, &h, sizeof(h));
 	frames_bad(fr.buf, fr.len, "record 0 has a wrong checksum");
-	h.format = 2;
+	h.format = 3;
 	h.hash = image_header_hash(&h);
 	memcpy(fr.buf, &h, sizeof(h));
-	frames_bad(fr.buf, fr.len, "has format 2, this ckpt reads format 1");
+	frames_bad(fr.buf, fr.len, "has format 3, this ckpt reads format 2");
 	free(fr.buf);
 }
 

@@ -332,6 +332,59 @@ static void pages(void **state)
 	free(data);
 }
 
+/* Parts that are written in another order than their places were given out. */
+static void pages_in_any_order(void **state)
+{
+	struct fixture *f = *state;
+	struct image_info info = { .root_pid = 1 };
+	struct image_writer *w;
+	struct image_reader *reader;
+	struct image_store st;
+	struct ckpt_pages *p;
+	uint8_t data[2 * 4096], *back;
+	uint64_t first, second;
+	size_t len;
+
+	memset(data, 'x', sizeof(data));
+	image_store_init(&st);
+	assert_ok(f, image_create(f->dir, false, &w, &f->err));
+	assert_ok(f, image_writer_pages(w, "any", &p, &f->err));
+	assert_ok(f, ckpt_pages_reserve(p, 5000, &first, &f->err));
+	assert_ok(f, ckpt_pages_reserve(p, 10, &second, &f->err));
+	assert_int_equal(second, 2 * 4096);
+	assert_ok(f, ckpt_pages_write(p, second, "0123456789", 10, &f->err));
+	assert_ok(f, ckpt_pages_write(p, first, data, 5000, &f->err));
+	assert_ok(f, image_commit(w, &st, &info, NULL, &f->err));
+	image_writer_free(w);
+	image_info_free(&info);
+	assert_ok(f, image_open(f->dir, &reader, &f->err));
+	image_reader_free(reader);
+	back = fix_slurp(f, "pages-any.raw", &len);
+	assert_int_equal(len, 3 * 4096);
+	assert_memory_equal(back, data, 5000);
+	assert_memory_equal(back + second, "0123456789", 11);
+	free(back);
+}
+
+/* A place that nobody wrote to must not become an image. */
+static void pages_that_are_missing(void **state)
+{
+	struct fixture *f = *state;
+	struct image_info info = { .root_pid = 1 };
+	struct image_writer *w;
+	struct image_store st;
+	struct ckpt_pages *p;
+	uint64_t off;
+
+	image_store_init(&st);
+	assert_ok(f, image_create(f->dir, false, &w, &f->err));
+	assert_ok(f, image_writer_pages(w, "any", &p, &f->err));
+	assert_ok(f, ckpt_pages_reserve(p, 4096, &off, &f->err));
+	assert_int_equal(image_commit(w, &st, &info, NULL, &f->err), -EIO);
+	image_writer_free(w);
+	image_info_free(&info);
+}
+
 static void discarded_pages(void **state)
 {
 	struct ckpt_error err = { 0 };
@@ -357,6 +410,8 @@ int main(void)
 		fix_test(foreign_files_are_not_overwritten),
 		fix_test(damaged_image_is_not_replaced),
 		fix_test(pages),
+		fix_test(pages_in_any_order),
+		fix_test(pages_that_are_missing),
 		cmocka_unit_test(discarded_pages),
 	};
 
