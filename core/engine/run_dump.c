@@ -32,10 +32,17 @@ static int fill_losses(const struct ckpt_run *run, struct image_info *info, stru
 
 static int at_committed(struct ckpt_run *run, struct ckpt_error *err)
 {
+	const struct ckpt_dump_args *a = run->arg;
 	struct image_info info = { .root_pid = run->root_pid };
 	uint64_t bytes = 0;
-	int r = fill_losses(run, &info, err);
+	int r = 0;
 
+	/* a tree that goes on is not lost with an image that fails, so it need not wait for the
+	 * disk */
+	if (a->after == CKPT_AFTER_RUN)
+		r = live_release(run, a->after, err);
+	if (!r)
+		r = fill_losses(run, &info, err);
 	info.ckpt_version = strdup(CKPT_VERSION);
 	if (!r && !info.ckpt_version)
 		r = fail_nomem(err);
@@ -53,7 +60,7 @@ static int at_released(struct ckpt_run *run, struct ckpt_error *err)
 {
 	const struct ckpt_dump_args *a = run->arg;
 
-	return live_release(run, a->after, err);
+	return run->seized ? live_release(run, a->after, err) : 0;
 }
 
 static const struct milestone_action dump_actions[] = {
