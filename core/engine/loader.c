@@ -223,7 +223,8 @@ static int load_file(struct plugin_set *ps, const char *name, const char *path,
 
 	if (r < 0)
 		return r;
-	handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	/* it stays mapped: taking apart a page table at the end costs as much as loading did */
+	handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 	if (!handle)
 		return ckpt_fail(err, EINVAL, "%s", dlerror());
 	entry = (ckpt_plugin_entry_fn)(uintptr_t)dlsym(handle, STRING(CKPT_PLUGIN_ENTRY));
