@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
  * The loads that bench/run measures: `load KIND DIR`. They are victims like those of tests/scenario
- * and can be asked to check themselves.
+ * and can be asked to check themselves. `load contain N COMMAND...` puts another program into
+ * containers.
  */
+#include "load.h"
+
 #include "victim.h"
 
 #include <fcntl.h>
@@ -234,10 +237,15 @@ static const struct kind {
 	{ "mappings", mappings, check_memory },
 	{ "forked", forked, check_children },
 	{ "reservation", reservation, check_memory },
+	{ "containers", load_containers, load_check_containers },
+	{ "mounts", load_mounts, load_check_mounts },
+	{ "sockets", load_sockets, load_check_sockets },
 };
 
 int main(int argc, char **argv)
 {
+	if (argc > 3 && !strcmp(argv[1], "contain"))
+		load_contain(atoi(argv[2]), argv + 3);
 	victim_init(argc - 1, argv + 1);
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {
 		if (!strcmp(kinds[i].name, argv[1])) {
