@@ -81,6 +81,22 @@ static bool passes(const struct loaded_plugin *p, const char *feature)
 	return false;
 }
 
+static bool same_text(const char *a, const char *b)
+{
+	return a && b ? !strcmp(a, b) : a == b;
+}
+
+/* What was lost in the survey already is met once more by the collectors. */
+static bool is_listed(const struct ckpt_finding *list, size_t n, const struct ckpt_finding *f)
+{
+	for (size_t i = 0; i < n; i++)
+		if (same_text(list[i].plugin, f->plugin) &&
+		    same_text(list[i].feature, f->feature) && same_text(list[i].task, f->task) &&
+		    same_text(list[i].object, f->object) && same_text(list[i].reason, f->reason))
+			return true;
+	return false;
+}
+
 int ckpt_refuse(struct ckpt_run *run, const struct ckpt_blocker *b)
 {
 	struct ckpt_result *r = run->result;
@@ -104,6 +120,8 @@ int ckpt_refuse(struct ckpt_run *run, const struct ckpt_blocker *b)
 		f.task = task;
 		f.pid = b->task->pid;
 	}
+	if (lose && is_listed(r->losses, r->n_losses, &f))
+		return 0;
 	bad = lose ? finding_add(&r->losses, &r->n_losses, &f, NULL)
 		   : finding_add(&r->blockers, &r->n_blockers, &f, NULL);
 	/* a loss that cannot be listed would be silent */

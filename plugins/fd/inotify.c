@@ -13,12 +13,16 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/sysmacros.h>
+#include <time.h>
 
 #define MASK_OK (IN_ALL_EVENTS | IN_EXCL_UNLINK | IN_ONESHOT)
 /* Passing over a number costs two system calls. */
 #define WD_MAX (1 << 20)
 /* Watches that end leave an event each; the kernel keeps 16384. */
 #define DRAIN_EVERY 8192
+/* The kernel's limit of a queue, up to which one is filled until it overflows. */
+#define QUEUE_LIMIT "/proc/sys/fs/inotify/max_queued_events"
+#define QUEUE_MAX   (1L << 22)
 
 struct watch {
 	unsigned wd, mask;
@@ -126,10 +130,29 @@ static int survey_watch(struct ckpt_run *run, const struct ckpt_fd_found *f, con
 			 "let the program remove that watch before the dump, or allow the loss");
 }
 
+/*
+ * Reading takes events out, and nothing puts them back in: a tree that goes on would miss them.
+ * 1: they wait, and may be lost; 0: there are none, or they are in the way of the dump.
+ */
+static int waiting(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
+{
+	int queued = 0, r;
+
+	if (ioctl(f->fd, FIONREAD, &queued))
+		return ckpt_fail_sys(err, errno, "FIONREAD");
+	if (!queued)
+		return 0;
+	r = fd_refuse_detail(
+		run, f, "inotify-queue", "events wait that nobody has read yet",
+		"try again, or --allow-loss fd.inotify-queue: in place of these events "
+		"the program then reads IN_Q_OVERFLOW, which says that some were lost");
+	return r < 0 ? r : !r;
+}
+
 static int inotify_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			  struct ckpt_error *err)
 {
-	int queued = 0, out = 0, r;
+	int out = 0, r;
 
 	for (const char *line = next_watch(f->fdinfo); line; line = next_watch(line)) {
 		r = survey_watch(run, f, line);
@@ -139,13 +162,8 @@ static int inotify_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	}
 	if (out)
 		return out;
-	if (ioctl(f->fd, FIONREAD, &queued))
-		return ckpt_fail_sys(err, errno, "FIONREAD");
-	if (!queued)
-		return 0;
-	return fd_refuse_detail(run, f, "inotify-queue", "events wait that nobody has read yet",
-				"try again, or --allow-loss fd.inotify-queue: these events are "
-				"then missing");
+	r = waiting(run, f, err);
+	return r < 0 ? r : 0;
 }
 
 static int by_wd(const void *va, const void *vb)
@@ -182,8 +200,13 @@ static int inotify_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 {
 	Ckpt__Fd__Inotify rec = CKPT__FD__INOTIFY__INIT;
 	size_t n = 0;
-	int r = 0;
+	/* others may have been busy with the files since the survey */
+	int r = waiting(run, f, err);
 
+	if (r < 0)
+		return r;
+	rec.overflow = r;
+	r = 0;
 	for (const char *line = next_watch(f->fdinfo); line; line = next_watch(line))
 		n++;
 	rec.id = f->file;
@@ -206,6 +229,14 @@ static int inotify_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 
 /* ---- restore --------------------------------------------------------------------------- */
 
+static long queue_limit(void)
+{
+	CKPT_AUTO_FD int fd = open(QUEUE_LIMIT, O_RDONLY | O_CLOEXEC);
+	char buf[24] = "";
+
+	return fd < 0 || read(fd, buf, sizeof(buf) - 1) <= 0 ? 0 : atol(buf);
+}
+
 static int inotify_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
 	const Ckpt__Fd__Inotify *rec = ckpt_record_need(run, "fd.inotify", id, err);
@@ -213,6 +244,10 @@ static int inotify_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 
 	if (!rec)
 		return -EBADMSG;
+	if (rec->overflow && queue_limit() > QUEUE_MAX)
+		ckpt_unmet(run, CKPT_EXIT_FAILED, "lower it for the time of the restore",
+			   "%s is above %ld: too much to fill a queue until it overflows",
+			   QUEUE_LIMIT, QUEUE_MAX);
 	for (size_t i = 0; i < rec->n_watches; i++) {
 		const Ckpt__Fd__Watch *w = rec->watches[i];
 		char buf[PATH_MAX];
@@ -277,6 +312,82 @@ static int skip_numbers(int fd, int dummy, int32_t *next, int32_t to, struct ckp
 	return r;
 }
 
+/* Events that differ from the one before, until one more finds no room. */
+static int fill_queue(int fd, int dummy, struct ckpt_error *err)
+{
+	static const struct timespec read_at[2] = { { 0, 0 }, { 0, UTIME_OMIT } };
+	static const struct timespec written_at[2] = { { 0, UTIME_OMIT }, { 0, 0 } };
+	int before, after = 0;
+
+	do {
+		before = after;
+		for (int i = 0; i < 512; i++)
+			if (futimens(dummy, i % 2 ? read_at : written_at))
+				return ckpt_fail_sys(err, errno, "futimens(2)");
+		if (ioctl(fd, FIONREAD, &after))
+			return ckpt_fail_sys(err, errno, "FIONREAD");
+	} while (after > before);
+	return 0;
+}
+
+/* Read that many events. 1: the one that tells of the overflow was among them. */
+static int read_events(int fd, long n, struct ckpt_error *err)
+{
+	union {
+		struct inotify_event ev;
+		char room[sizeof(struct inotify_event) + NAME_MAX + 1];
+	} u;
+
+	for (; n > 0; n--) {
+		ssize_t len = read(fd, &u, sizeof(u.ev));
+
+		/* somebody else's, with a name */
+		if (len < 0 && errno == EINVAL)
+			len = read(fd, &u, sizeof(u));
+		if (len < 0)
+			return ckpt_fail_sys(err, errno, "reading events of an inotify");
+		if (u.ev.mask & IN_Q_OVERFLOW)
+			return 1;
+	}
+	return 0;
+}
+
+static int try_overflow(int fd, int dummy, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE char *path = NULL;
+	int wd, r;
+
+	if (asprintf(&path, "/proc/self/fd/%d", dummy) < 0)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	wd = inotify_add_watch(fd, path, IN_ACCESS | IN_MODIFY);
+	if (wd < 0)
+		return ckpt_fail_sys(err, errno, "inotify_add_watch(2)");
+	r = fill_queue(fd, dummy, err);
+	/* while nothing fits into the queue: not the news of this one's end either */
+	if (!r && inotify_rm_watch(fd, wd))
+		r = ckpt_fail_sys(err, errno, "inotify_rm_watch(2)");
+	return r ? r : read_events(fd, queue_limit(), err);
+}
+
+/*
+ * The kernel itself says that events were lost: a queue that overflows ends with that.
+ * Events that others cause meanwhile are among ours or after it.
+ */
+static int overflow(int fd, int dummy, struct ckpt_error *err)
+{
+	int r;
+
+	/* again, if its limit was changed just now */
+	for (int tries = 0; tries < 5; tries++) {
+		r = drain(fd, err);
+		if (!r)
+			r = try_overflow(fd, dummy, err);
+		if (r <= 0)
+			return r;
+	}
+	return ckpt_fail(err, EPROTO, "a queue of an inotify does not overflow at its limit");
+}
+
 /* After all files were opened: what the restore does to them is nobody's event. */
 static int inotify_finish(struct ckpt_run *run, uint32_t id, struct ckpt_task *holder, int num,
 			  struct ckpt_error *err)
@@ -309,7 +420,9 @@ static int inotify_finish(struct ckpt_run *run, uint32_t id, struct ckpt_task *h
 					 "watched",
 					 path);
 	}
-	return r ? r : drain(fd, err);
+	if (r)
+		return r;
+	return rec->overflow ? overflow(fd, dummy, err) : drain(fd, err);
 }
 
 const struct ckpt_fd_kind fd_kind_inotify = {
