@@ -42,6 +42,7 @@ enum { N_QUEUED = 3, FIRST_RT = 40, PRIVATE_RT = 45, N_BLOCKED = 6, N_CHILDREN =
 
 /* ---- a thread whose vector registers must survive anything -------------------- */
 
+static pid_t spinner_tid;
 static atomic_bool stop_spinning, spinning_bad, spun;
 
 static void *spin(void *unused)
@@ -52,6 +53,7 @@ static void *spin(void *unused)
 	uint64_t out[8] __attribute__((aligned(64))) = { 0 };
 	bool avx = __builtin_cpu_supports("avx");
 
+	spinner_tid = gettid();
 	atomic_store(&spun, true);
 	if (avx)
 		__asm__ volatile("vmovdqu (%1), %%ymm7\n\tvmovdqu 32(%1), %%ymm15\n"
@@ -81,12 +83,14 @@ static void start_spinning(void)
 	MUST_ZERO(pthread_create(&spinner, NULL, spin, NULL));
 }
 
-/* pthread_join() waits on the futex that the kernel clears when the thread ends. */
-static bool joined(pthread_t thread)
+/* pthread_join() waits on the futex that the kernel clears before the thread is gone. */
+static bool joined(pthread_t thread, pid_t tid)
 {
-	const struct timespec deadline = { .tv_sec = time(NULL) + 30 };
-	bool done = pthread_timedjoin_np(thread, NULL, &deadline) == 0;
+	bool done;
 
+	while (!tgkill(getpid(), tid, 0))
+		usleep(1000);
+	done = pthread_tryjoin_np(thread, NULL) == 0;
 	CHECK(done, "the end of a thread is not announced");
 	return done;
 }
@@ -94,7 +98,7 @@ static bool joined(pthread_t thread)
 static void check_spinning(void)
 {
 	atomic_store(&stop_spinning, true);
-	if (!joined(spinner))
+	if (!joined(spinner, spinner_tid))
 		return;
 	CHECK(!atomic_load(&spinning_bad), "vector registers have changed");
 	start_spinning();
@@ -354,6 +358,7 @@ static void check_timers(void)
 
 static pthread_mutex_t robust;
 static pthread_t holder, odd;
+static pid_t holder_tid;
 static int leave[2];
 static atomic_bool held_it;
 
@@ -362,6 +367,7 @@ static void *hold(void *unused)
 {
 	char byte;
 
+	holder_tid = gettid();
 	pthread_mutex_lock(&robust);
 	atomic_store(&held_it, true);
 	if (read(leave[0], &byte, 1) != 1)
@@ -383,7 +389,7 @@ static void check_robust(void)
 
 	if (write(leave[1], "x", 1) != 1)
 		victim_fail("pipe: %s", strerror(errno));
-	if (!joined(holder))
+	if (!joined(holder, holder_tid))
 		return;
 	r = pthread_mutex_trylock(&robust);
 	if (r != EOWNERDEAD) {
