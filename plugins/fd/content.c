@@ -253,6 +253,13 @@ static int copy_extent(int pages, int fd, const Ckpt__Fd__Extent *e, uint64_t si
 
 		if (got <= 0)
 			return ckpt_fail_sys(err, got ? errno : EIO, "reading the page file");
+		if (fd_is_huge(fd)) {
+			int r = fd_huge_write(fd, buf, (size_t)got, e->offset + done, err);
+
+			if (r)
+				return r;
+			put = got;
+		}
 		while (put < got) {
 			ssize_t n = pwrite(fd, buf + put, (size_t)(got - put),
 					   (off_t)(e->offset + done) + put);

@@ -118,8 +118,11 @@ static int memfd_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, str
 
 	if (fstatfs(f->fd, &fs))
 		return ckpt_fail_sys(err, errno, "fstatfs(2)");
-	if (fs.f_type != TMPFS_MAGIC)
-		return fd_refuse(run, f, "memfd", "memfds of huge pages are not saved yet",
+	/* fallocate(2) sets sizes that ftruncate(2) refuses */
+	if (fs.f_type != TMPFS_MAGIC &&
+	    (fs.f_type != HUGETLBFS_MAGIC || fs.f_bsize != FD_HUGE || f->st.st_size % FD_HUGE))
+		return fd_refuse(run, f, "memfd",
+				 "of huge pages only those of 2 MiB are saved, and whole ones",
 				 "let the program close it, or allow the loss");
 	if (seals < 0 || seals & ~SEALS_OK || name_length(f->link) < 0)
 		return fd_refuse(run, f, "memfd", "its seals are not known to ckpt",
@@ -167,6 +170,7 @@ static int put_ghost(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	rec.mtime_ns = st.st_mtim.tv_sec * 1000000000LL + st.st_mtim.tv_nsec;
 	rec.dev = st.st_dev;
 	rec.ino = st.st_ino;
+	rec.huge = fd_is_huge(fd);
 	rec.seals = is_memfd(f) ? (uint32_t)fcntl(f->fd, F_GET_SEALS) : 0;
 	r = is_memfd(f) ? 0 : fd_place_mnt(run, f, &rec.mnt, err);
 	if (!r)
@@ -205,7 +209,8 @@ static int check_ghost(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, struct ck
 	size_t tmpfiles = 0;
 	int r;
 
-	if (!g->n_ends || g->ends[0] != g->id || g->seals & ~(uint32_t)SEALS_OK)
+	if (!g->n_ends || g->ends[0] != g->id || g->seals & ~(uint32_t)SEALS_OK ||
+	    (g->huge && g->size % FD_HUGE))
 		return ckpt_fail_image(err, "file %u is not valid", g->id);
 	for (size_t i = 0; i < g->n_ends; i++) {
 		const Ckpt__Fd__GhostEnd *e = ckpt_record_by_id(run, "fd.ghost-end", g->ends[i]);
@@ -255,7 +260,7 @@ static int deleted_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 
 	if (r || g->id != id)
 		return r;
-	if (!fd_image_path(&g->name, path, sizeof(path)) || g->seals)
+	if (!fd_image_path(&g->name, path, sizeof(path)) || g->seals || g->huge)
 		return ckpt_fail_image(err, "file %u is not a valid deleted file", id);
 	fd_directory_of(path, g->name.len, dir, sizeof(dir));
 	r = ckpt_stat_in(run, g->mnt, dir, false, &st);
@@ -277,7 +282,7 @@ static int memfd_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 	/* the kernel's own limit */
 	if (g->name.len > 249 || (g->name.len && memchr(g->name.data, 0, g->name.len)))
 		return ckpt_fail_image(err, "the name of memfd %u is not valid", id);
-	return 0;
+	return fd_huge_plan(run, g);
 }
 
 /* ---- restore ------------------------------------------------------------------------ */
@@ -391,16 +396,17 @@ static int make_deleted(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, struct c
 static int make_memfd(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, struct ckpt_error *err)
 {
 	bool noexec = g->seals & F_SEAL_EXEC && !(g->owner->mode & 0111);
+	const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING |
+			       (g->huge ? MFD_HUGETLB | 21 << MAP_HUGE_SHIFT : 0);
 	CKPT_AUTO_FD int fd = -1;
 	char name[256], path[32];
 	int r;
 
 	snprintf(name, sizeof(name), "%.*s", (int)g->name.len, (const char *)g->name.data);
-	fd = memfd_create(name,
-			  MFD_CLOEXEC | MFD_ALLOW_SEALING | (noexec ? MFD_NOEXEC_SEAL : MFD_EXEC));
+	fd = memfd_create(name, flags | (noexec ? MFD_NOEXEC_SEAL : MFD_EXEC));
 	/* before 6.3 all are executable, without a word for it */
 	if (fd < 0 && errno == EINVAL && !noexec)
-		fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+		fd = memfd_create(name, flags);
 	if (fd < 0)
 		return ckpt_fail_sys(err, errno, "memfd_create(2)");
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);

@@ -267,6 +267,7 @@ bool fd_below_sys(const struct ckpt_fd_found *f);
 /* ---- content of files without a name ------------------------------------------------ */
 
 #define FD_PAGE		4096ULL
+#define FD_HUGE		(2 << 20)
 #define FD_DELETED_MARK " (deleted)"
 
 /* Is it a deleted file, one of O_TMPFILE, or a memfd? Then its name says nothing. */
@@ -280,6 +281,11 @@ int fd_content_check(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, struct ckpt
 int fd_content_restore(struct ckpt_run *run, int fd, const Ckpt__Fd__Ghost *g,
 		       struct ckpt_error *err);
 int fd_xattrs_restore(int fd, const Ckpt__Fd__Ghost *g, struct ckpt_error *err);
+
+/* Is it a file of a pool of huge pages? */
+bool fd_is_huge(int fd);
+int fd_huge_plan(struct ckpt_run *run, const Ckpt__Fd__Ghost *g);
+int fd_huge_write(int fd, const void *buf, size_t len, uint64_t at, struct ckpt_error *err);
 
 /* ---- locks -------------------------------------------------------------------------- */
 

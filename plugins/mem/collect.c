@@ -251,6 +251,7 @@ static int put_no_pages(struct source *s, struct ckpt_error *err)
 
 		m.id = (uint32_t)i + 1;
 		m.size = s->st->shared[i].size;
+		m.huge = s->st->shared[i].huge;
 		r = ckpt_record_put(s->run, MEM_REC_SHARED, &m.base, err);
 		if (r < 0)
 			return r;

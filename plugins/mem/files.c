@@ -166,6 +166,7 @@ static int open_ghost(struct mem_state *st, struct mem_file *f, int dir, const c
 	s.fd = openat(dir, link, O_RDONLY | O_CLOEXEC);
 	if (s.fd < 0)
 		return ckpt_fail_sys(err, errno, "opening %s", f->path);
+	s.huge = mem_is_huge(s.fd);
 	seals = fcntl(s.fd, F_GET_SEALS);
 	f->seals = seals < 0 ? 0 : (uint32_t)seals;
 	return mem_shared_add(st, &s, &f->content, err);
@@ -301,6 +302,7 @@ int mem_shared_of(struct mem_state *st, const struct ckpt_task *t, const struct 
 				     .minor = v->minor,
 				     .ino = v->ino,
 				     .size = (uint64_t)sb.st_size,
+				     .huge = v->flags & MEM_HUGETLB,
 				     .fd = fd };
 	return mem_shared_add(st, &added, id, err);
 }

@@ -236,9 +236,21 @@ static int write_memory(const struct mem_portion *p, struct iovec *to, char *buf
 	return 0;
 }
 
+static int write_huge(const struct mem_portion *p, const struct iovec *to, const char *buf,
+		      struct ckpt_error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < p->n && !r; buf += to[i++].iov_len)
+		r = mem_huge_write(p->fd, buf, to[i].iov_len, (uintptr_t)to[i].iov_base, err);
+	return r;
+}
+
 static int write_object(const struct mem_portion *p, const struct iovec *to, const char *buf,
 			struct ckpt_error *err)
 {
+	if (mem_is_huge(p->fd))
+		return write_huge(p, to, buf, err);
 	for (size_t i = 0; i < p->n; i++)
 		for (size_t done = 0; done < to[i].iov_len;) {
 			ssize_t n = pwrite(p->fd, buf, to[i].iov_len - done,
@@ -370,19 +382,6 @@ int mem_fill_forced(struct mem_job *j, struct ckpt_error *err)
 
 /* ---- shared objects --------------------------------------------------------------- */
 
-static bool is_noreserve(const struct mem_image *im, uint32_t object)
-{
-	for (size_t i = 0; i < im->n_tasks; i++)
-		for (size_t k = 0; k < im->tasks[i].vmas->n_vma; k++) {
-			const mem_vma_rec *v = im->tasks[i].vmas->vma[k];
-
-			if (v->kind == MEM_SHARED_ANON && v->object == object &&
-			    v->flags & MEM_NORESERVE)
-				return true;
-		}
-	return false;
-}
-
 /*
  * Made by the engine: the object then exists before the first task maps it, all
  * holders are alike, and it is filled once. What it is cannot be told from one
@@ -390,7 +389,8 @@ static bool is_noreserve(const struct mem_image *im, uint32_t object)
  */
 static int make_shared(const struct mem_image *im, const mem_shared_rec *s, struct ckpt_error *err)
 {
-	int flags = MAP_SHARED | MAP_ANONYMOUS | (is_noreserve(im, s->id) ? MAP_NORESERVE : 0);
+	int flags = MAP_SHARED | MAP_ANONYMOUS | (mem_is_noreserve(im, s->id) ? MAP_NORESERVE : 0) |
+		    (s->huge ? MAP_HUGETLB | 21 << MAP_HUGE_SHIFT : 0);
 	char path[64];
 	void *at = mmap(NULL, s->size, PROT_READ | PROT_WRITE, flags, -1, 0);
 	int fd, e;
@@ -427,7 +427,7 @@ int mem_shared_make(struct mem_filler *f, struct ckpt_run *run, const struct mem
 
 		if (!im->shared[i])
 			continue;
-		fds[i] = im->ghost[i] ? mem_ghost_make(run, im->ghost[i], im->shared[i]->open, err)
+		fds[i] = im->ghost[i] ? mem_ghost_make(run, im->ghost[i], im->shared[i], err)
 				      : make_shared(im, im->shared[i], err);
 		r = fds[i] < 0 ? fds[i] : note_shared(f, im->shared[i], fds[i], err);
 		if (r < 0)

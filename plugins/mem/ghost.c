@@ -8,6 +8,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include "mem.h"
@@ -26,13 +27,18 @@ static const char memfd_prefix[] = "/memfd:";
 
 /* ---- dump ---------------------------------------------------------------------- */
 
-/* The device of files that are in memory and in no mount. */
-static bool is_nameless_device(dev_t dev)
+static bool is_device_of(dev_t dev, unsigned flags)
 {
-	CKPT_AUTO_FD int fd = memfd_create("ckpt", MFD_CLOEXEC);
+	CKPT_AUTO_FD int fd = memfd_create("ckpt", MFD_CLOEXEC | flags);
 	struct stat st;
 
 	return fd >= 0 && !fstat(fd, &st) && st.st_dev == dev;
+}
+
+/* The devices of files that are in memory and in no mount. */
+static bool is_nameless_device(dev_t dev)
+{
+	return is_device_of(dev, 0) || is_device_of(dev, MFD_HUGETLB | 21 << MAP_HUGE_SHIFT);
 }
 
 static void directory_of(const char *path, char *dir, size_t size)
@@ -167,7 +173,8 @@ int mem_ghost_plan(struct ckpt_run *run, const struct mem_image *im, const mem_f
 	int r;
 
 	if (f->ghost > MEM_DELETED || !s || f->mode & ~07777u || f->seals & ~0x3fu ||
-	    f->size > INT64_MAX || s->size < f->size || strlen(f->path) >= PATH_MAX)
+	    f->size > INT64_MAX || s->size < f->size || strlen(f->path) >= PATH_MAX ||
+	    (s->huge && (f->ghost != MEM_MEMFD || f->size % MEM_HUGE)))
 		return ckpt_fail_image(err, "file %u: its description is wrong", f->id);
 	if (s->open) {
 		open = open_too(run, f->dev, f->ino);
@@ -190,11 +197,12 @@ int mem_ghost_plan(struct ckpt_run *run, const struct mem_image *im, const mem_f
 	return 0;
 }
 
-static int make_memfd(const mem_file_rec *f, struct ckpt_error *err)
+static int make_memfd(const mem_file_rec *f, bool huge, struct ckpt_error *err)
 {
 	const char *name = f->path + sizeof(memfd_prefix) - 1;
 	bool noexec = f->seals & F_SEAL_EXEC && !(f->mode & 0111);
-	unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+	unsigned flags =
+		MFD_CLOEXEC | MFD_ALLOW_SEALING | (huge ? MFD_HUGETLB | 21 << MAP_HUGE_SHIFT : 0);
 	int fd = memfd_create(name, flags | (noexec ? MFD_NOEXEC_SEAL : MFD_EXEC));
 
 	/* before 6.3 all are executable, without a word for it */
@@ -246,13 +254,14 @@ static int get_open(struct ckpt_run *run, const mem_file_rec *f, struct ckpt_err
 	return t ? ckpt_get_fd(t, h.num, err) : ckpt_fail_image(err, "there is no task %u", h.task);
 }
 
-int mem_ghost_make(struct ckpt_run *run, const mem_file_rec *f, bool open, struct ckpt_error *err)
+int mem_ghost_make(struct ckpt_run *run, const mem_file_rec *f, const mem_shared_rec *content,
+		   struct ckpt_error *err)
 {
 	CKPT_AUTO_FD int fd = -1;
 
-	if (open)
+	if (content->open)
 		return get_open(run, f, err);
-	fd = f->ghost == MEM_MEMFD ? make_memfd(f, err) : make_deleted(run, f, err);
+	fd = f->ghost == MEM_MEMFD ? make_memfd(f, content->huge, err) : make_deleted(run, f, err);
 	if (fd < 0)
 		return fd;
 	if (fchown(fd, f->uid, f->gid) || fchmod(fd, f->mode) || ftruncate(fd, (off_t)f->size))

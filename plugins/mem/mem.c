@@ -31,7 +31,7 @@ static const struct ckpt_feature features[] = {
 	{ "memfd", "mappings of memfds, with content and seals" },
 	{ "deleted-file", "mappings of deleted files, with content" },
 	{ "sealed", "mappings sealed by mseal(2)" },
-	{ "hugetlb", "private memory of huge page pools" },
+	{ "hugetlb", "memory of huge page pools: private, shared, memfds" },
 	{ "fork-shared", "memory that processes share by fork stays shared" },
 	{ NULL, NULL },
 };

@@ -78,7 +78,7 @@ enum mem_attr {
 	MEM_MAYWRITE = 1 << 13, /* saved for shared files: was opened for writing */
 	MEM_DROPPABLE = 1 << 14,
 	MEM_SEALED = 1 << 15,
-	MEM_HUGETLB = 1 << 21, /* private memory of the pool of 2 MiB pages */
+	MEM_HUGETLB = 1 << 21, /* memory of the pool of 2 MiB pages */
 	MEM_ATTRS = ((1 << 16) - 1) | MEM_HUGETLB,
 	MEM_ADVICE = MEM_DONTFORK | MEM_WIPEONFORK | MEM_DONTDUMP | MEM_HUGEPAGE | MEM_NOHUGEPAGE |
 		     MEM_MERGEABLE | MEM_SEQUENTIAL | MEM_RANDOM,
@@ -215,7 +215,7 @@ struct mem_shared {
 	uint32_t major, minor;
 	uint64_t ino, size;
 	int fd; /* of the object, for reading */
-	bool ghost;
+	bool ghost, huge;
 };
 
 struct mem_space {
@@ -278,7 +278,8 @@ bool mem_ghost_is_open(struct ckpt_run *run, const struct stat *st);
 int mem_ghost_plan(struct ckpt_run *run, const struct mem_image *im, const mem_file_rec *f,
 		   struct ckpt_error *err);
 /* `open`: take it from a task that has it. Returns a descriptor. */
-int mem_ghost_make(struct ckpt_run *run, const mem_file_rec *f, bool open, struct ckpt_error *err);
+int mem_ghost_make(struct ckpt_run *run, const mem_file_rec *f, const mem_shared_rec *content,
+		   struct ckpt_error *err);
 /* After it was filled and mapped; *fd becomes read-only. */
 int mem_ghost_finish(const mem_file_rec *f, int *fd, struct ckpt_error *err);
 
@@ -457,6 +458,14 @@ void mem_sink_free(struct mem_sink *k);
 #define MEM_MAX_OPEN 200
 
 int mem_map_flags(const mem_vma_rec *v);
+/* Is a shared object mapped without a reservation? */
+bool mem_is_noreserve(const struct mem_image *im, uint32_t object);
+
+/* Is it a file of the pool of 2 MiB pages? */
+bool mem_is_huge(int fd);
+/* Write to a file of such a pool, which knows no write(2). */
+int mem_huge_write(int fd, const void *buf, size_t len, uint64_t at, struct ckpt_error *err);
+
 /* Are there as many huge pages as the tasks of this image need? */
 int mem_huge_plan(struct ckpt_run *run, const struct mem_image *im);
 /* What each mapping has to allow while it is filled. */

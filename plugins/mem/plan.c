@@ -190,12 +190,23 @@ static int plan_shared(struct plan *p, const mem_shared_rec *s, struct ckpt_erro
 	struct runs runs = { s->start, s->pages, s->n_start, s->offset };
 
 	if ((!s->size && !p->im->ghost[s->id - 1]) || !aligned(s->size) ||
-	    s->size > MEM_TASK_SIZE_LA57)
+	    s->size > MEM_TASK_SIZE_LA57 || (s->huge && s->size % MEM_HUGE))
 		return ckpt_fail_image(err, "shared memory %u: bad size %llu", s->id, LLX(s->size));
 	return check_runs(p, "shared memory", s->id, &runs, s->n_pages, s->size / MEM_PAGE, err);
 }
 
 /* ---- mappings ----------------------------------------------------------------------- */
+
+/* Is what is mapped one of the pool of huge pages? */
+static bool is_huge(const struct mem_image *im, const mem_vma_rec *v)
+{
+	uint32_t content = v->kind == MEM_SHARED_ANON	? v->object
+			   : v->kind == MEM_FILE_SHARED ? im->files[v->object - 1]->content
+							: 0;
+
+	return content && content <= im->n_shared && im->shared[content - 1] &&
+	       im->shared[content - 1]->huge;
+}
 
 static int check_object(const struct plan *p, const mem_vma_rec *v, struct ckpt_error *err)
 {
@@ -217,6 +228,9 @@ static int check_object(const struct plan *p, const mem_vma_rec *v, struct ckpt_
 	if (!there)
 		return ckpt_fail_image(err, "mapping %llx: there is no %s %u", LLX(v->start), what,
 				       v->object);
+	if (v->kind != MEM_PRIVATE_ANON && is_huge(p->im, v) != !!(v->flags & MEM_HUGETLB))
+		return ckpt_fail_image(err, "mapping %llx: its pages are not those of %s %u",
+				       LLX(v->start), what, v->object);
 	return 0;
 }
 
@@ -231,9 +245,8 @@ static int check_vma(const struct plan *p, const mem_vma_rec *v, uint64_t floor,
 	    v->flags & ~(uint32_t)MEM_ATTRS)
 		return ckpt_fail_image(err, "mapping %llx has flags that are not known",
 				       LLX(v->start));
-	if (v->flags & MEM_HUGETLB &&
-	    (v->kind != MEM_PRIVATE_ANON || v->start % MEM_HUGE || v->end % MEM_HUGE ||
-	     v->flags & (MEM_GROWSDOWN | MEM_DROPPABLE)))
+	if (v->flags & MEM_HUGETLB && ((v->start | v->end | v->offset) % MEM_HUGE ||
+				       v->flags & (MEM_GROWSDOWN | MEM_DROPPABLE)))
 		return ckpt_fail_image(err, "mapping %llx cannot be of huge pages", LLX(v->start));
 	if (!aligned(v->offset) || v->offset > INT64_MAX - (v->end - v->start))
 		return ckpt_fail_image(err, "mapping %llx: bad offset %llx", LLX(v->start),

@@ -359,6 +359,7 @@ static int put_shared(struct saver *s, size_t index, const struct stored *st,
 	m.id = (uint32_t)index + 1;
 	m.size = o->size;
 	m.ino = o->ino;
+	m.huge = o->huge;
 	m.offset = st->offset;
 	m.open = st->open;
 	m.start = st->runs.start;

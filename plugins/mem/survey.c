@@ -198,21 +198,42 @@ static void check_flags(struct survey *s, struct mem_vma *v)
 		v->flags &= ~(uint32_t)(MEM_LOCKED | MEM_ONFAULT);
 }
 
-/* Each such mapping is one of a file that the kernel has made for it, without any use of that. */
-static void classify_huge(struct survey *s, struct mem_vma *v)
+static bool refuse_huge(struct survey *s, struct mem_vma *v, const char *reason, const char *hint)
 {
+	return refuse(s, v, "hugetlb-shared", reason, hint);
+}
+
+/* A memfd: its size may be set to anything by fallocate(2), but not by ftruncate(2). */
+static int classify_huge_file(struct survey *s, struct mem_vma *v, struct ckpt_error *err)
+{
+	int r = classify_file(s, v, err);
+
+	if (!r && !v->left_out && s->st->files[v->object - 1].st.st_size % MEM_HUGE)
+		v->left_out = !refuse_huge(s, v, "its size is no multiple of a huge page's",
+					   "let the program set another size");
+	return r;
+}
+
+/* Those without a file are mappings of one that the kernel has made for them. */
+static int classify_huge(struct survey *s, struct mem_vma *v, struct ckpt_error *err)
+{
+	const bool anon = !strcmp(v->path, "/anon_hugepage (deleted)");
+
 	v->kind = MEM_PRIVATE_ANON;
 	v->object = 0;
-	if (v->shared || strcmp(v->path, "/anon_hugepage (deleted)") != 0)
-		v->left_out =
-			!refuse(s, v, "hugetlb-shared",
-				"files and shared memory of huge page pools are not saved yet",
-				"let the program use private memory, or MADV_HUGEPAGE");
-	else if (v->huge_size != MEM_HUGE)
+	if (v->huge_size != MEM_HUGE)
 		v->left_out = !refuse(s, v, "hugetlb-size", "only huge pages of 2 MiB are saved",
 				      "let the program use pages of 2 MiB (MAP_HUGE_2MB)");
+	else if (!anon && (!v->shared || strncmp(v->path, "/memfd:", 7) != 0))
+		v->left_out = !refuse_huge(s, v,
+					   "files of huge page pools, and private mappings of "
+					   "memfds there, are not saved",
+					   "let the program use other memory, or MADV_HUGEPAGE");
 	else if (!feature(s, F_HUGETLB, v))
 		v->left_out = true;
+	else if (v->shared)
+		return anon ? classify_shared(s, v, err) : classify_huge_file(s, v, err);
+	return 0;
 }
 
 static int classify(struct survey *s, struct mem_vma *v, struct ckpt_error *err)
@@ -243,10 +264,8 @@ static int classify(struct survey *s, struct mem_vma *v, struct ckpt_error *err)
 	check_flags(s, v);
 	if (v->left_out || v->flags & MEM_PFN)
 		return 0;
-	if (v->flags & MEM_HUGETLB) {
-		classify_huge(s, v);
-		return 0;
-	}
+	if (v->flags & MEM_HUGETLB)
+		return classify_huge(s, v, err);
 	if (anon) {
 		classify_anon(s, v);
 		return 0;

@@ -226,16 +226,18 @@ static void packet(void)
 /* Nobody touches it, so no page of the pool is needed. */
 static void huge_shared(void)
 {
-	if (mmap(NULL, 2UL << 20, PROT_READ,
-		 MAP_SHARED | MAP_ANONYMOUS | MAP_HUGETLB | MAP_NORESERVE, -1, 0) == MAP_FAILED)
+	int fd = memfd_create("private", MFD_HUGETLB | 21U << 26);
+	if (fd < 0 || ftruncate(fd, 2L << 20) ||
+	    mmap(NULL, 2UL << 20, PROT_READ, MAP_PRIVATE | MAP_NORESERVE, fd, 0) == MAP_FAILED)
 		victim_skip("mmap of huge pages: %s", strerror(errno));
 }
 
 static void memfd(void)
 {
-	int fd = memfd_create("refused", MFD_HUGETLB);
-	if (fd < 0)
-		victim_skip("memfd_create of huge pages: %s", strerror(errno));
+	int fd = memfd_create("refused", MFD_HUGETLB | 21U << 26);
+	/* a part of a page, which ftruncate(2) refuses to make again */
+	if (fd < 0 || fallocate(fd, 0, 0, 4096))
+		victim_skip("a memfd of huge pages: %s", strerror(errno));
 }
 
 /* Somebody who is not of the tree has the master, and ends with the last slave. */
@@ -591,7 +593,7 @@ static const struct mode {
 	{ "netlink", netlink, "(netlink|NETLINK)" },
 	{ "packet", packet, "(packet|PACKET)" },
 	{ "memfd-huge", memfd, "memfd" },
-	{ "huge-shared", huge_shared, "mem hugetlb-shared .*anon_hugepage" },
+	{ "huge-shared", huge_shared, "mem hugetlb-shared .*memfd:private" },
 	{ "pty-outside", pty_outside, "(pty|pts|ptmx|terminal)" },
 	{ "deleted-directory", deleted_directory, "that it was in is gone" },
 	{ "other-link", renamed_link, "its directory is gone" },

@@ -5,12 +5,12 @@ import subprocess
 from concurrent import futures
 
 from lib import ckpt as codes
-from lib import inventory, proc
+from lib import hugepages, inventory, proc
 from lib.report import Failure, expect
 from lib.victim import Victim
 
 # what a tree may hold all at once without getting in each other's way
-COMBINED = ("inotify-queue", "netlink", "memfd-huge", "pty-outside", "pidfd-outside", "userfaultfd",
+COMBINED = ("inotify-queue", "netlink", "huge-shared", "pty-outside", "pidfd-outside", "userfaultfd",
             "net-bridge", "pipe-outside")
 
 
@@ -30,6 +30,7 @@ def blockers(run):
 
 def refused(context, test, names, patterns):
     """Dry run and dump say the same; the victim, looked at from inside and outside, is as before."""
+    hugepages.lend(test, 4 if "memfd-huge" in names else 0)
     victim = Victim(test, context.scenario("refuse"), args=[",".join(names)])
     starter, victim.pid = victim.pid, int(victim.said("ready"))
     test.cleanup(proc.kill_tree, starter)

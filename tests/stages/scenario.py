@@ -6,18 +6,19 @@ tells the runner what is special about it:
        test: option=--X       an option for every ckpt command
        test: verify=no        never the same twice: ckpt verify is not asked
        test: hold=yes         a busy one that parks while DIR/hold exists (see busy.c)
+       test: huge-pages=N     so many free pages of the pool are needed: what is missing is lent to it
        test: only=STAGE       not a scenario of its own; used by that stage */
 """
 import re
 
-from lib import roundtrip
+from lib import hugepages, roundtrip
 from lib.victim import Victim
 
 
 def directives(source):
     """{key: [values]} of the `test:` lines."""
     found = {}
-    for key, value in re.findall(r"^[ /*]*test: (\w+)=(.*?)(?: *\*/)?$", source.read_text(), re.M):
+    for key, value in re.findall(r"^[ /*]*test: ([\w-]+)=(.*?)(?: *\*/)?$", source.read_text(), re.M):
         found.setdefault(key, []).append(value)
     return found
 
@@ -37,21 +38,27 @@ def settings(marks):
     return {"ignore": marks.get("ignore", []), "options": marks.get("option", [])}
 
 
+def start(context, test, name, marks):
+    """The victim of a scenario, with what it needs of the machine."""
+    hugepages.lend(test, int(marks.get("huge-pages", ["0"])[0]))
+    return Victim(test, context.scenario(name), hold="hold" in marks)
+
+
 def restored(context, test, name, marks):
     """Saved, killed, restored, twice over."""
-    victim = Victim(test, context.scenario(name), hold="hold" in marks)
+    victim = start(context, test, name, marks)
     roundtrip.rounds(context.ckpt(), test, victim, 2, **settings(marks), verify="verify" not in marks)
 
 
 def left_running(context, test, name, marks):
     """Saved and left alone."""
-    victim = Victim(test, context.scenario(name), hold="hold" in marks)
+    victim = start(context, test, name, marks)
     roundtrip.leave_running(context.ckpt(), test, victim, **settings(marks))
 
 
 def sanitized(context, test, name, marks):
     """The same with the sanitizer build of ckpt."""
-    victim = Victim(test, context.scenario(name), hold="hold" in marks)
+    victim = start(context, test, name, marks)
     roundtrip.rounds(context.ckpt("sanitize"), test, victim, 1, **settings(marks),
                      verify="verify" not in marks)
 

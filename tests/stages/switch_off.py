@@ -5,8 +5,7 @@ tests/switch-off/matrix is a failed test, and so is a row without its feature.""
 from lib import ckpt as codes
 from lib import inventory, proc, roundtrip
 from lib.report import Failure, expect
-from lib.victim import Victim
-from stages.scenario import directives, settings
+from stages.scenario import directives, settings, start
 
 
 def matrix(context):
@@ -81,9 +80,9 @@ def lost(context, test, victim, feature, ignore, options):
 def row(context, test, feature, scenario, how):
     """One row: "lost", "unrestorable", or "required" where going on is impossible whatever one allows. A
     restore that fails proves nothing unless the row says so: it might fail for another reason."""
-    marks = settings(directives(context.source / "tests" / "scenario" / f"{scenario}.c"))
-    options = marks["options"]
-    victim = Victim(test, context.scenario(scenario))
+    special = directives(context.source / "tests" / "scenario" / f"{scenario}.c")
+    marks, options = settings(special), special.get("option", [])
+    victim = start(context, test, scenario, special)
     victim.check("built")
     refused(context, test, victim, feature, options)
     if how == "required":
