@@ -110,7 +110,11 @@ static void sweep_connection(struct ckpt_run *run, const Ckpt__Sock__Tcp *rec)
 		sock_tcp_clear(&peer, &local);
 }
 
-/* With SO_REUSEADDR the kernel lets it have its port. */
+/*
+ * With SO_REUSEADDR the kernel lets it have its port. Without, nothing does: what is in
+ * TIME_WAIT has no such option either, so that lending it does not help, and repair mode
+ * helps bind(2), but cannot be left after listen(2), which looks once more.
+ */
 static void sweep_listener(struct ckpt_run *run, const Ckpt__Sock__Inet *rec)
 {
 	union sock_address local;

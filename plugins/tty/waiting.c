@@ -180,12 +180,23 @@ void tty_waiting_free(Ckpt__Tty__Pty *rec)
 	free(rec->output.data);
 }
 
+/* Input that is in no line yet. */
+static size_t rest_of(const struct tty_waiting *w)
+{
+	size_t n = w->n_input;
+
+	for (size_t i = 0; i < w->n_lines; i++)
+		n -= w->lines[i].len;
+	return n;
+}
+
 int tty_waiting_collect(struct ckpt_run *run, int master, int slave, Ckpt__Tty__Pty *rec,
 			struct ckpt_error *err)
 {
 	CKPT_AUTO_FD int own = open_slave(master, slave);
 	bool queue = ckpt_feature_on(run, "queue");
 	struct tty_waiting *w;
+	char object[64];
 	int r;
 
 	if (!queue && !ckpt_feature_on(run, "flow"))
@@ -197,6 +208,10 @@ int tty_waiting_collect(struct ckpt_run *run, int master, int slave, Ckpt__Tty__
 	if (w == MAP_FAILED)
 		return ckpt_fail_sys(err, errno, "mmap(2)");
 	r = in_child(master, own, w, err);
+	/* a line that was only begun does not show in the survey */
+	snprintf(object, sizeof(object), "pts/%u: a line that was begun", rec->id);
+	if (!r && !queue && rest_of(w))
+		ckpt_refuse_off(run, "queue", NULL, object);
 	if (!r && queue && fill(rec, w))
 		r = ckpt_fail(err, ENOMEM, "out of memory");
 	if (ckpt_feature_on(run, "flow"))
