@@ -17,6 +17,7 @@ enum {
 	IPC_REC_ATTACHMENT = 3,
 	IPC_REC_SEMAPHORES = 4,
 	IPC_REC_QUEUE = 5,
+	IPC_REC_UNDO = 6,
 };
 
 #define IPC_PAGES	"sysv"
@@ -38,10 +39,20 @@ struct ipc_segment {
 	bool fleeting; /* the end of any attachment would remove it: it is not to be touched */
 };
 
+/* dump: a set of semaphores that tasks of the tree may have adjustments for. */
+struct ipc_set {
+	const struct ckpt_ns *ns;
+	int number;
+	uint32_t id; /* of its record; 0: in ckpt's own namespace */
+	size_t n;
+};
+
 struct ipc_state {
 	bool looked;
 	struct ipc_segment *segments; /* by namespace, then by place */
 	size_t n_segments;
+	struct ipc_set *sets;
+	size_t n_sets;
 	uint32_t n_records;
 	struct ckpt_pages *pages; /* made with the first segment */
 	/* restore */
@@ -79,10 +90,18 @@ int ipc_settle_own(struct ckpt_run *run, struct ckpt_error *err);
 /* semaphore.c */
 int ipc_count_semaphores(struct ckpt_run *run, const struct ckpt_ns *ns, size_t *n,
 			 struct ckpt_error *err);
-int ipc_survey_undo(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err);
+int ipc_list_own_sets(struct ckpt_run *run, struct ckpt_error *err);
+/* The values of all of its semaphores; -EINVAL or -EIDRM: it has gone. */
+int ipc_read_set(struct ckpt_run *run, const struct ipc_set *set, unsigned short *values,
+		 struct ckpt_error *err);
 int ipc_put_semaphores(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err);
 int ipc_make_semaphores(struct ckpt_run *run, const Ckpt__Ipc__Semaphores *rec,
 			struct ckpt_error *err);
+
+/* undo.c */
+int ipc_collect_undo(struct ckpt_run *run, struct ckpt_error *err);
+int ipc_plan_undo(struct ckpt_run *run, struct ckpt_error *err);
+int ipc_make_undo(struct ckpt_run *run, struct ckpt_error *err);
 
 /* queue.c */
 int ipc_count_queues(struct ckpt_run *run, const struct ckpt_ns *ns, size_t *n,

@@ -10,6 +10,7 @@ static const struct ckpt_feature features[] = {
 	{ "namespaces", "ipc namespaces" },
 	{ "shm", "System V shared memory with its content, and its mappings" },
 	{ "sem", "System V semaphores with their values" },
+	{ "undo", "what is given back to semaphores when a process ends (SEM_UNDO)" },
 	{ "msg", "System V message queues with their messages" },
 	{ "settings", "limits of ipc namespaces" },
 	{ NULL, NULL },
@@ -21,6 +22,7 @@ static const struct ckpt_record_type records[] = {
 	{ IPC_REC_ATTACHMENT, "attachment", &ckpt__ipc__attachment__descriptor },
 	{ IPC_REC_SEMAPHORES, "semaphores", &ckpt__ipc__semaphores__descriptor },
 	{ IPC_REC_QUEUE, "queue", &ckpt__ipc__queue__descriptor },
+	{ IPC_REC_UNDO, "undo", &ckpt__ipc__undo__descriptor },
 	{ 0, NULL, NULL },
 };
 
@@ -86,8 +88,6 @@ static int survey(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_er
 {
 	int r = survey_off(run, ns, err);
 
-	if (r == 0 && ckpt_feature_on(run, "sem"))
-		r = ipc_survey_undo(run, ns, err);
 	return r < 0 ? r : ipc_survey_mqueue(run, ns, err);
 }
 
@@ -168,6 +168,12 @@ static const struct ckpt_step steps[] = {
 	  .after = LIST("seized"),
 	  .before = LIST("surveyed"),
 	  .fn = ipc_look },
+	{ .runs = CKPT_DUMP | CKPT_VERIFY,
+	  .name = "undo",
+	  .help = "ask for adjustments of semaphores",
+	  .after = LIST("ns.collect"),
+	  .before = LIST("collected"),
+	  .fn = ipc_collect_undo },
 	{ .runs = CKPT_RESTORE,
 	  .name = "plan",
 	  .help = "check the objects, and what ckpt's own namespace has",
@@ -181,6 +187,13 @@ static const struct ckpt_step steps[] = {
 	  .before = LIST("namespaces-made"),
 	  .fn = ipc_make_own,
 	  .undo = ipc_unmake_own },
+	/* the last moment at which all tasks may change all sets, and none joins a namespace */
+	{ .runs = CKPT_RESTORE,
+	  .name = "adjust",
+	  .help = "give tasks their adjustments of semaphores",
+	  .after = LIST("tasks-placed"),
+	  .before = LIST("files-installed"),
+	  .fn = ipc_make_undo },
 	{ .runs = CKPT_RESTORE,
 	  .name = "settle",
 	  .help = "mark those for removal that were",
@@ -217,6 +230,7 @@ void ipc_state_free(void *state)
 	if (!st)
 		return;
 	free(st->segments);
+	free(st->sets);
 	free(st->made);
 	free(st);
 }

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Sets of semaphores. */
-#include <linux/kcmp.h>
 #include <stdio.h>
 #include <sys/sem.h>
-#include <sys/syscall.h>
 
 #include "ipc.h"
 
@@ -35,7 +33,7 @@ static int each(int (*fn)(void *arg, int number, const struct semid_ds *ds, stru
 	return r;
 }
 
-/* ---- dump: SEM_UNDO ------------------------------------------------------------------- */
+/* ---- dump ------------------------------------------------------------------------------- */
 
 static int count_set(void *arg, int number, const struct semid_ds *ds, struct ckpt_error *err)
 {
@@ -57,65 +55,24 @@ int ipc_count_semaphores(struct ckpt_run *run, const struct ckpt_ns *ns, size_t 
 	return ipc_in(run, ns, count_sets, n, err);
 }
 
-struct undo {
-	struct ckpt_run *run;
-	const struct ckpt_ns *ns;
-	size_t sets;
-	uint32_t users[64]; /* tasks with a list of adjustments, as many as are named */
-	size_t n;
-};
-
-/* This child of ckpt has no list: whoever is not equal to it has one. */
-static int look(void *arg, struct ckpt_error *err)
-{
-	struct undo *u = arg;
-	pid_t self = (pid_t)syscall(SYS_getpid);
-	int r = each(count_set, &u->sets, err);
-
-	for (size_t i = 0; i < ckpt_task_count(u->run) && u->sets && r == 0; i++) {
-		const struct ckpt_task *t = ckpt_task_at(u->run, i);
-
-		if (t->zombie || ckpt_ns_of_task(u->run, t, CKPT_NS_IPC) != u->ns)
-			continue;
-		if (syscall(SYS_kcmp, self, t->pid, KCMP_SYSVSEM, 0, 0) > 0 &&
-		    u->n < CKPT_ARRAY_SIZE(u->users))
-			u->users[u->n++] = t->id;
-	}
-	return r;
-}
-
-/* The adjustments themselves are nowhere to be read. */
-int ipc_survey_undo(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err)
-{
-	struct undo u = { .run = run, .ns = ns };
-	int r = ipc_in(run, ns, look, &u, err);
-
-	for (size_t i = 0; i < u.n && r == 0; i++) {
-		const struct ckpt_task *t = ckpt_task_by_id(run, u.users[i]);
-
-		ckpt_refuse(run,
-			    &(struct ckpt_blocker){
-				    .feature = "undo",
-				    .task = t,
-				    .object = "adjustments of semaphores",
-				    .reason = t->n_threads > 1
-						      ? "whether it has used SEM_UNDO cannot be "
-							"told of a program with threads"
-						      : "it has used SEM_UNDO",
-				    .hint = "remove the sets, or allow the loss if the program "
-					    "holds no semaphore",
-			    });
-	}
-	return r;
-}
-
-/* ---- dump: values -------------------------------------------------------------------------- */
-
 struct put {
 	struct ckpt_run *run;
 	struct ipc_state *st;
 	const struct ckpt_ns *ns;
 };
+
+/* Tasks are asked about it later (undo.c). */
+static int remember(struct put *p, int number, size_t n, uint32_t id, struct ckpt_error *err)
+{
+	struct ipc_state *st = p->st;
+	struct ipc_set *more = realloc(st->sets, (st->n_sets + 1) * sizeof(*more));
+
+	if (!more)
+		return ckpt_fail_sys(err, ENOMEM, "sets of semaphores");
+	st->sets = more;
+	more[st->n_sets++] = (struct ipc_set){ p->ns, number, id, n };
+	return 0;
+}
 
 static int put(void *arg, int number, const struct semid_ds *ds, struct ckpt_error *err)
 {
@@ -124,6 +81,7 @@ static int put(void *arg, int number, const struct semid_ds *ds, struct ckpt_err
 	Ckpt__Ipc__Object o = CKPT__IPC__OBJECT__INIT;
 	CKPT_AUTO_FREE unsigned short *values = calloc(ds->sem_nsems, sizeof(*values));
 	CKPT_AUTO_FREE uint32_t *wide = calloc(ds->sem_nsems, sizeof(*wide));
+	int r;
 
 	if (!values || !wide)
 		return ckpt_fail_sys(err, ENOMEM, "%lu semaphores", ds->sem_nsems);
@@ -138,7 +96,8 @@ static int put(void *arg, int number, const struct semid_ds *ds, struct ckpt_err
 	rec.n_values = ds->sem_nsems;
 	rec.used = ds->sem_otime != 0;
 	ckpt_count(p->run, "semaphore sets", 1);
-	return ckpt_record_put(p->run, IPC_REC_SEMAPHORES, &rec.base, err);
+	r = ckpt_record_put(p->run, IPC_REC_SEMAPHORES, &rec.base, err);
+	return r < 0 ? r : remember(p, number, ds->sem_nsems, rec.id, err);
 }
 
 static int put_all(void *arg, struct ckpt_error *err)
@@ -151,6 +110,43 @@ int ipc_put_semaphores(struct ckpt_run *run, const struct ckpt_ns *ns, struct ck
 	struct put p = { run, ipc_state(run, err), ns };
 
 	return p.st ? ipc_in(run, ns, put_all, &p, err) : -ENOMEM;
+}
+
+static int list(void *arg, int number, const struct semid_ds *ds, struct ckpt_error *err)
+{
+	return remember(arg, number, ds->sem_nsems, 0, err);
+}
+
+int ipc_list_own_sets(struct ckpt_run *run, struct ckpt_error *err)
+{
+	struct put p = { run, ipc_state(run, err), ckpt_ns_own(run, CKPT_NS_IPC) };
+
+	return p.st ? each(list, &p, err) : -ENOMEM;
+}
+
+struct reading {
+	const struct ipc_set *set;
+	unsigned short *values;
+};
+
+/* Others may have made another one of it meanwhile, if it is in ckpt's own namespace. */
+static int read_values(void *arg, struct ckpt_error *err)
+{
+	const struct reading *r = arg;
+	struct semid_ds ds;
+
+	if (semctl(r->set->number, 0, IPC_STAT, (union semun){ .buf = &ds }) < 0 ||
+	    semctl(r->set->number, 0, GETALL, (union semun){ .array = r->values }) < 0)
+		return ckpt_fail_sys(err, errno, "semctl(2) of set %d", r->set->number);
+	return ds.sem_nsems == r->set->n ? 0 : ckpt_fail_sys(err, EIDRM, "set %d", r->set->number);
+}
+
+int ipc_read_set(struct ckpt_run *run, const struct ipc_set *set, unsigned short *values,
+		 struct ckpt_error *err)
+{
+	struct reading r = { set, values };
+
+	return set->ns->own ? read_values(&r, err) : ipc_in(run, set->ns, read_values, &r, err);
 }
 
 /* ---- restore --------------------------------------------------------------------------------- */

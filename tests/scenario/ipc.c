@@ -2,12 +2,14 @@
  *
  * System V objects in an ipc namespace of a child's own: segments that are attached, attached in
  * part, read-only, removed and still attached by two processes, big and nearly empty; semaphores; a
- * queue with messages; limits. And one segment in the namespace that the test runs in. Numbers are
- * not the first ones that a namespace gives.
+ * queue with messages; limits; a process with threads that gives back what it has taken from
+ * semaphores when it ends (SEM_UNDO). And one segment in the namespace that the test runs in.
+ * Numbers are not the first ones that a namespace gives.
  */
 #include "victim.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -19,6 +21,7 @@
 #include <sys/prctl.h>
 #include <sys/sem.h>
 #include <sys/shm.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { KEY = 0x1234, WORDS = 1500, OWNER = 1000, BIG = 64 << 20, PAGE = 4096 };
@@ -33,7 +36,8 @@ static unsigned long *own_segment;
 static int own_id;
 
 /* the child's */
-static int ids[5], set, queue;
+static int ids[5], set, held, queue;
+static pid_t holder;
 static unsigned long *shared, *read_only, *removed;
 static char *part;
 static unsigned long rounds;
@@ -103,6 +107,91 @@ static void send_message(long type, unsigned long seed)
 	for (unsigned long i = 0; i < 4; i++)
 		m.words[i] = victim_word(seed, i);
 	MUST(msgsnd(queue, &m, sizeof(m.words), IPC_NOWAIT));
+}
+
+/* ---- SEM_UNDO: what the end of a process gives back ------------------------------------- */
+
+enum { HELD = 40, SPLIT = 1, GIVEN = 3, TAKEN = 17, FULL = 39 };
+
+static void *idle(void *arg)
+{
+	(void)arg;
+	for (;;)
+		pause();
+	return NULL;
+}
+
+static _Noreturn void hold(int told)
+{
+	struct sembuf ops[] = {
+		{ GIVEN, 5, SEM_UNDO },	 { TAKEN, -7, SEM_UNDO }, { TAKEN, 1, 0 },
+		{ FULL, -1, SEM_UNDO },	 { FULL, 1, 0 },	  { 0, 30000, SEM_UNDO },
+		{ 0, -30000, SEM_UNDO }, { SPLIT, 32000, 0 },	  { SPLIT, -20000, SEM_UNDO },
+		{ SPLIT, 4000, 0 },
+	};
+	pthread_t thread;
+
+	MUST(prctl(PR_SET_PDEATHSIG, SIGKILL));
+	/* who has the segments attached is counted */
+	MUST(shmdt(shared));
+	MUST(shmdt(read_only));
+	MUST(shmdt(removed));
+	MUST(munmap(part + PAGE, 3 * PAGE));
+	MUST_ZERO(pthread_create(&thread, NULL, idle, NULL));
+	MUST(semop(held, ops, sizeof(ops) / sizeof(ops[0])));
+	MUST(write(told, "", 1));
+	for (;;)
+		pause();
+}
+
+static void start_holder(void)
+{
+	int pipe_to[2];
+	char c;
+
+	MUST(pipe(pipe_to));
+	holder = MUST(fork());
+	if (holder == 0)
+		hold(pipe_to[1]);
+	close(pipe_to[1]);
+	MUST(read(pipe_to[0], &c, 1) == 1 ? 0 : -1);
+	close(pipe_to[0]);
+}
+
+static void make_held(void)
+{
+	unsigned short values[HELD] = { [TAKEN] = 100, [FULL] = 32767 };
+
+	held = MUST(semget(IPC_PRIVATE, HELD, 0600));
+	MUST(semctl(held, 0, SETALL, values));
+	start_holder();
+}
+
+static void check_held(void)
+{
+	unsigned short values[HELD] = { 0 };
+	int status;
+
+	if (semctl(held, 0, GETALL, values)) {
+		victim_fail("the held set: %s", strerror(errno));
+		return;
+	}
+	CHECK(values[GIVEN] == 5 && values[TAKEN] == 94 &&
+		      values[FULL] == 32767 && values[0] == 0 && values[SPLIT] == 16000,
+	      "held: %u, %u, %u, %u", values[GIVEN], values[TAKEN], values[FULL], values[SPLIT]);
+	/* room for what comes back */
+	MUST(semop(held, (struct sembuf[]){ { FULL, -2, 0 }, { SPLIT, -15000, 0 } }, 2));
+	MUST(kill(holder, SIGKILL));
+	MUST(waitpid(holder, &status, 0));
+	CHECK(semctl(held, 0, GETALL, values) == 0 && values[GIVEN] == 0 && values[TAKEN] == 101 &&
+		      values[FULL] == 32766 && values[0] == 0 && values[SPLIT] == 21000,
+	      "after its end: %u, %u, %u, %u", values[GIVEN], values[TAKEN], values[FULL],
+	      values[SPLIT]);
+	values[SPLIT] = 0;
+	values[TAKEN] = 100;
+	values[FULL] = 32767;
+	MUST(semctl(held, 0, SETALL, values));
+	start_holder();
 }
 
 static void make_others(void)
@@ -203,6 +292,7 @@ static void check_namespace(void)
 {
 	check_segments();
 	check_semaphores();
+	check_held();
 	check_queue();
 	check_sharing();
 	rounds++;
@@ -220,6 +310,7 @@ static _Noreturn void in_namespace(void)
 	move_on();
 	make_segments();
 	make_others();
+	make_held();
 	if (MUST(fork()) == 0) {
 		MUST(prctl(PR_SET_PDEATHSIG, SIGKILL));
 		while (read(to_grandchild[0], &c, 1) == 1)

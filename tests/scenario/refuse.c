@@ -27,6 +27,7 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/sem.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -326,6 +327,14 @@ static void message_queue(void)
 	mq_unlink(name);
 }
 
+/* The set goes with the namespace that the test has made. */
+static void semaphore_undo(void)
+{
+	struct sembuf take[] = { { 0, 2, 0 }, { 0, -1, SEM_UNDO } };
+
+	MUST(semop(MUST(semget(IPC_PRIVATE, 1, 0600)), take, 2));
+}
+
 static void pid_fd(void)
 {
 	MUST(syscall(SYS_pidfd_open, 1, 0));
@@ -604,6 +613,7 @@ static const struct mode {
 	{ "pidfd-outside", pid_fd, "pidfd" },
 	{ "proc-outside", proc_file, "process 1 outside" },
 	{ "message-queue", message_queue, "(mqueue|message queue)" },
+	{ "semaphore-undo", semaphore_undo, "ipc undo .*a set in ckpt's own ipc namespace" },
 	{ "owner-outside", owner, "(F_SETOWN|owner)" },
 	{ "epoll-outside", epoll_stale, "only processes outside" },
 	{ "net-bridge", net_bridge, "link br0.*bridge" },

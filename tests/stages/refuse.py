@@ -13,6 +13,9 @@ from lib.victim import Victim
 COMBINED = ("inotify-queue", "netlink", "huge-shared", "pty-outside", "pidfd-outside", "userfaultfd",
             "net-bridge", "pipe-outside")
 
+# what only the task itself can tell: a dry run does not see it
+INSIDE = ("semaphore-undo",)
+
 
 def modes(context):
     """{mode: pattern of its blocker}"""
@@ -37,7 +40,9 @@ def refused(context, test, names, patterns):
     ckpt, image = context.ckpt(), test.dir / "image"
     victim.check("built")
     before = inventory.take(victim.pid)
-    dry = ckpt.dump(test, victim.pid, image, "--dry-run", "--json", code=codes.REFUSED)
+    inside = any(name in INSIDE for name in names)
+    dry = ckpt.dump(test, victim.pid, image, "--dry-run", "--json",
+                    code=0 if inside else codes.REFUSED)
     real = ckpt.dump(test, victim.pid, image, "--json", code=codes.REFUSED)
     human = ckpt.dump(test, victim.pid, image, code=codes.REFUSED)
     differences = inventory.differences(before, victim.pid)
@@ -47,7 +52,7 @@ def refused(context, test, names, patterns):
     for name, pattern in zip(names, patterns):
         if not any(re.search(pattern, text) for text in listed):
             raise Failure(f"no blocker matches {pattern!r} ({name}): {listed}")
-    expect(sorted(blockers(dry)) == sorted(listed),
+    expect(inside or sorted(blockers(dry)) == sorted(listed),
            f"--dry-run lists {blockers(dry)}, the dump {listed}")
     for item in real.json()["blockers"]:
         expect(item.get("object") and item["object"] in human.out + human.err,
