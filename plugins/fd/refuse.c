@@ -66,14 +66,14 @@ static const struct name names[] = {
 	{ "anon_inode:dma_buf", "dma-buf", "DMA buffers are not saved" },
 	{ "/secretmem", "secretmem", "secret memory is not saved" },
 	{ "anon_inode:", "anon-inode", "this kind of object is not known to ckpt" },
-	{ "mnt:[", "namespace-fd", "descriptors of namespaces are not saved" },
-	{ "net:[", "namespace-fd", "descriptors of namespaces are not saved" },
-	{ "pid:[", "namespace-fd", "descriptors of namespaces are not saved" },
-	{ "user:[", "namespace-fd", "descriptors of namespaces are not saved" },
-	{ "ipc:[", "namespace-fd", "descriptors of namespaces are not saved" },
-	{ "uts:[", "namespace-fd", "descriptors of namespaces are not saved" },
-	{ "cgroup:[", "namespace-fd", "descriptors of namespaces are not saved" },
-	{ "time:[", "namespace-fd", "descriptors of namespaces are not saved" },
+	{ "mnt:[", "namespace-fd", "namespaces are saved by the plugin ns, which is off" },
+	{ "net:[", "namespace-fd", "namespaces are saved by the plugin ns, which is off" },
+	{ "pid:[", "namespace-fd", "namespaces are saved by the plugin ns, which is off" },
+	{ "user:[", "namespace-fd", "namespaces are saved by the plugin ns, which is off" },
+	{ "ipc:[", "namespace-fd", "namespaces are saved by the plugin ns, which is off" },
+	{ "uts:[", "namespace-fd", "namespaces are saved by the plugin ns, which is off" },
+	{ "cgroup:[", "namespace-fd", "namespaces are saved by the plugin ns, which is off" },
+	{ "time:[", "namespace-fd", "namespaces are saved by the plugin ns, which is off" },
 };
 
 static bool plugin_sock_is_on(struct ckpt_run *run)

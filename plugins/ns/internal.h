@@ -3,12 +3,13 @@
 #ifndef PLUGIN_NS_H
 #define PLUGIN_NS_H
 
+#include <ckpt/fd.h>
 #include <ckpt/ns.h>
 #include <ckpt/plugin.h>
 
 #include "ns.pb-c.h"
 
-enum { NS_REC_NAMESPACE = 1, NS_REC_TASK = 2 };
+enum { NS_REC_NAMESPACE = 1, NS_REC_TASK = 2, NS_REC_DESCRIPTOR = 3 };
 
 /* kinds.c */
 /* The kind of a type, and whose it is. NULL: no plugin that is on has one. */
@@ -29,6 +30,9 @@ static inline bool ns_is_saved(const struct ckpt_ns *ns)
 {
 	return ns && !ns->own && !ns->lost;
 }
+
+/* held.c */
+extern const struct ckpt_fd_kind ns_descriptor;
 
 /* steps */
 int ns_survey(struct ckpt_run *run, struct ckpt_error *err);

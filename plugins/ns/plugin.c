@@ -13,9 +13,15 @@
 
 #define LIST(...) ((const char *const[]){ __VA_ARGS__, NULL })
 
+static const struct ckpt_feature features[] = {
+	{ "descriptors", "descriptors of namespaces, which nobody need be in" },
+	{ NULL, NULL },
+};
+
 static const struct ckpt_record_type records[] = {
 	{ NS_REC_NAMESPACE, "namespace", &ckpt__ns__namespace__descriptor },
 	{ NS_REC_TASK, "task", &ckpt__ns__task__descriptor },
+	{ NS_REC_DESCRIPTOR, "descriptor", &ckpt__ns__descriptor__descriptor },
 	{ 0, NULL, NULL },
 };
 
@@ -38,6 +44,11 @@ static const struct ckpt_step steps[] = {
 	{ CKPT_RESTORE, "settle", "what the making of the tasks has moved", LIST("ns.join-threads"),
 	  LIST("sealed"), LIST("task.creds", "fd.finish", "pid.counters"), ns_settle, NULL },
 	{ 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL },
+};
+
+static const struct ckpt_extension extensions[] = {
+	{ CKPT_FD_POINT, "descriptors", &ns_descriptor },
+	{ NULL, NULL, NULL },
 };
 
 static int probe_nsfs(struct ckpt_error *err)
@@ -68,9 +79,10 @@ static const struct ckpt_need needs[] = {
 };
 
 CKPT_PLUGIN{
-	CKPT_PLUGIN_HEADER, .name = "ns",
-	.version = "0.1.0", .summary = "namespaces, their owners, and which task is in which",
-	.license = "MIT",   .flags = CKPT_PLUGIN_ESSENTIAL,
-	.records = records, .steps = steps,
+	CKPT_PLUGIN_HEADER,   .name = "ns",
+	.version = "0.1.0",   .summary = "namespaces, their owners, and which task is in which",
+	.license = "MIT",     .flags = CKPT_PLUGIN_ESSENTIAL,
+	.features = features, .records = records,
+	.steps = steps,	      .extensions = extensions,
 	.needs = needs,
 };

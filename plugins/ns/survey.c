@@ -60,9 +60,12 @@ static int decide(struct ckpt_run *run, struct refusal *r)
 	snprintf(r->object, sizeof(r->object), "%s namespace %s:[%llu]",
 		 ckpt_ns_type_name(ns->type), ckpt_ns_type_name(ns->type),
 		 (unsigned long long)ns->ino);
-	/* pid itself says what of its namespaces it cannot save */
+	/* pid itself says what of those that processes are in it cannot save */
 	if (ns->type == CKPT_NS_PID)
-		return 1;
+		return ns->member ? 1
+				  : refuse(run, r, "no process of the tree is in it",
+					   "close its descriptors, or dump the tree of its first "
+					   "process");
 	if (!ns_kind(run, ns->type, &plugin)) {
 		snprintf(reason, sizeof(reason),
 			 "it is not the one that ckpt runs in, and no plugin that is on saves %s "

@@ -239,6 +239,13 @@ def fdinfo_details(text):
     return sorted(lines)
 
 
+def namespace(target, kind, names):
+    """"ours", or the order of appearance among the tree's."""
+    if target == link(f"/proc/self/ns/{kind}"):
+        return "ours"
+    return names.of(f"{kind}-namespace", target) if target else None
+
+
 def descriptor(pid, number, pidfd, names, descriptions):
     """One descriptor, or None if it has just gone."""
     path = f"/proc/{pid}/fd/{number}"
@@ -252,6 +259,8 @@ def descriptor(pid, number, pidfd, names, descriptions):
     entry = {"info": fdinfo_details(info)}
     if kind and kind.group(1) in ("pipe", "socket"):
         entry["what"] = names.of(kind.group(1), key)
+    elif kind and kind.group(1) != "anon_inode":
+        entry["what"] = namespace(target, kind.group(1), names)
     else:
         entry["what"] = target
     if not stat.S_ISSOCK(found.st_mode) and not stat.S_ISFIFO(found.st_mode):
@@ -297,12 +306,8 @@ def digest(path):
 
 
 def namespace_of(pid, name, names):
-    """"ours", or the order of appearance among the tree's."""
-    target = link(f"/proc/{pid}/ns/{name}")
-    kind = name.replace("_for_children", "")
-    if target == link(f"/proc/self/ns/{kind}"):
-        return "ours"
-    return names.of(f"{kind}-namespace", target) if target else None
+    """The one that a process is in."""
+    return namespace(link(f"/proc/{pid}/ns/{name}"), name.replace("_for_children", ""), names)
 
 
 def zombie(pid, found, fields):

@@ -335,6 +335,25 @@ static void semaphore_undo(void)
 	MUST(semop(MUST(semget(IPC_PRIVATE, 1, 0600)), take, 2));
 }
 
+/* Nobody can be born there any more. */
+static void dead_namespace(void)
+{
+	int own = MUST(open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC)), status, to[2];
+	char path[64], c;
+	pid_t pid;
+
+	MUST(unshare(CLONE_NEWPID));
+	MUST(pipe(to));
+	pid = MUST(fork());
+	if (pid == 0)
+		_exit(read(to[0], &c, 1) != 1);
+	snprintf(path, sizeof(path), "/proc/%d/ns/pid", pid);
+	MUST(open(path, O_RDONLY | O_CLOEXEC));
+	MUST(write(to[1], "", 1));
+	MUST(waitpid(pid, &status, 0));
+	MUST(setns(own, CLONE_NEWPID));
+}
+
 static void pid_fd(void)
 {
 	MUST(syscall(SYS_pidfd_open, 1, 0));
@@ -614,6 +633,7 @@ static const struct mode {
 	{ "proc-outside", proc_file, "process 1 outside" },
 	{ "message-queue", message_queue, "(mqueue|message queue)" },
 	{ "semaphore-undo", semaphore_undo, "ipc undo .*a set in ckpt's own ipc namespace" },
+	{ "namespace-dead", dead_namespace, "ns pid .*no process of the tree is in it" },
 	{ "owner-outside", owner, "(F_SETOWN|owner)" },
 	{ "epoll-outside", epoll_stale, "only processes outside" },
 	{ "net-bridge", net_bridge, "link br0.*bridge" },
