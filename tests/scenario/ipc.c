@@ -176,8 +176,8 @@ static void check_held(void)
 		victim_fail("the held set: %s", strerror(errno));
 		return;
 	}
-	CHECK(values[GIVEN] == 5 && values[TAKEN] == 94 &&
-		      values[FULL] == 32767 && values[0] == 0 && values[SPLIT] == 16000,
+	CHECK(values[GIVEN] == 5 && values[TAKEN] == 94 && values[FULL] == 32767 &&
+		      values[0] == 0 && values[SPLIT] == 16000,
 	      "held: %u, %u, %u, %u", values[GIVEN], values[TAKEN], values[FULL], values[SPLIT]);
 	/* room for what comes back */
 	MUST(semop(held, (struct sembuf[]){ { FULL, -2, 0 }, { SPLIT, -15000, 0 } }, 2));
