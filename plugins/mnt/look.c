@@ -130,39 +130,26 @@ static int copy(void *arg, struct ckpt_error *err)
 /* ---- owners of filesystems ------------------------------------------------------------ */
 
 struct probe {
-	int fd, ret;
+	const struct mnt_fs *fs;
+	int fd, ids;
+	bool is;
 };
 
-/* Allowed to whoever is privileged in the filesystem's user namespace; changes nothing. */
+/*
+ * Allowed to whoever is privileged in the filesystem's user namespace; changes nothing.
+ * But devpts takes all options that are not said for their defaults, so they are said
+ * again, and here: before 6.14 it is not until the change that they are read, with the
+ * ids of whoever asks for it, and what cannot be read leaves the defaults behind.
+ */
 static int probe(void *arg, struct ckpt_error *err)
 {
 	struct probe *p = arg;
 
-	(void)err;
-	p->ret = fsconfig(p->fd, FSCONFIG_CMD_RECONFIGURE, NULL, NULL, 0) ? -errno : 0;
-	return 0;
-}
-
-/*
- * devpts takes all options that are not said for their defaults, also when nothing is to
- * be changed. Ids are ours here, as they are in mountinfo.
- */
-static int say_again(int fd, const struct mnt_fs *fs, struct ckpt_error *err)
-{
-	CKPT_AUTO_FREE char *options = strdup(fs->first->options);
-	char *save = NULL;
-
-	if (!options)
-		return ckpt_fail(err, ENOMEM, "out of memory");
-	for (char *w = strtok_r(options, ",", &save); w; w = strtok_r(NULL, ",", &save)) {
-		char *value = strchr(w, '=');
-
-		if (!value)
-			continue;
-		*value++ = 0;
-		if (fsconfig(fd, FSCONFIG_SET_STRING, w, value, 0))
-			return ckpt_fail_sys(err, errno, "the option %s of a devpts", w);
-	}
+	if (!strcmp(p->fs->type->name, "devpts") &&
+	    mnt_fs_options(p->fd, "devpts", p->fs->first->options, p->ids, err) < 0)
+		/* its owner has all its ids */
+		return 0;
+	p->is = !fsconfig(p->fd, FSCONFIG_CMD_RECONFIGURE, NULL, NULL, 0);
 	return 0;
 }
 
@@ -172,18 +159,14 @@ static int ask_owner(struct ckpt_run *run, const struct mnt_fs *fs, const struct
 	struct ckpt_ns_place place = { .ns = { [CKPT_NS_USER] = u } };
 	/* one that was refused once is of no use any more */
 	CKPT_AUTO_FD int fd = fspick(fs->probe, "", FSPICK_CLOEXEC | FSPICK_EMPTY_PATH);
-	struct probe p = { fd, -EPERM };
-	int r = 0;
+	CKPT_AUTO_FD int ids = mnt_fs_ids(fs->first->options, err);
+	struct probe p = { fs, fd, ids, false };
+	int r = ids < 0 ? ids : 0;
 
-	*is = false;
 	/* of a part of a filesystem it cannot be asked */
-	if (fd < 0)
-		return 0;
-	if (!strcmp(fs->type->name, "devpts"))
-		r = say_again(fd, fs, err);
-	if (r == 0)
+	if (r == 0 && fd >= 0)
 		r = ckpt_ns_run(run, &place, probe, &p, err);
-	*is = p.ret == 0;
+	*is = p.is;
 	return r;
 }
 

@@ -159,6 +159,19 @@ static int set_option(int fd, const char *type, char *word, int owner_of, struct
 	return 0;
 }
 
+int mnt_fs_options(int fd, const char *type, const char *options, int owner_of,
+		   struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE char *words = strdup(options);
+	char *save = NULL;
+	int r = words ? 0 : ckpt_fail(err, ENOMEM, "out of memory");
+
+	for (char *w = words ? strtok_r(words, ",", &save) : NULL; w && r == 0;
+	     w = strtok_r(NULL, ",", &save))
+		r = set_option(fd, type, w, owner_of, err);
+	return r;
+}
+
 bool mnt_fs_read_only(const Ckpt__Mnt__Filesystem *rec)
 {
 	return rec->options.len >= 2 && !memcmp(rec->options.data, "ro", 2) &&
@@ -169,7 +182,7 @@ int mnt_fs_create(const Ckpt__Mnt__Filesystem *rec, int owner_of, struct ckpt_er
 {
 	CKPT_AUTO_FREE char *options = malloc(rec->options.len + 1);
 	CKPT_AUTO_FD int fd = fsopen(rec->type, FSOPEN_CLOEXEC);
-	char source[PATH_MAX], *save = NULL;
+	char source[PATH_MAX];
 	int r, mnt;
 
 	if (!options)
@@ -180,11 +193,9 @@ int mnt_fs_create(const Ckpt__Mnt__Filesystem *rec, int owner_of, struct ckpt_er
 	mnt_bytes(&rec->source, source, sizeof(source));
 	if (*source && fsconfig(fd, FSCONFIG_SET_STRING, "source", source, 0))
 		return fs_message(fd, "source", err);
-	for (char *w = strtok_r(options, ",", &save); w; w = strtok_r(NULL, ",", &save)) {
-		r = set_option(fd, rec->type, w, owner_of, err);
-		if (r < 0)
-			return r;
-	}
+	r = mnt_fs_options(fd, rec->type, options, owner_of, err);
+	if (r < 0)
+		return r;
 	/* what has content is made read-only when that is there */
 	if (mnt_fs_read_only(rec) && mnt_fstype(rec->type)->content == MNT_NOTHING &&
 	    fsconfig(fd, FSCONFIG_SET_FLAG, "ro", NULL, 0))
@@ -213,19 +224,17 @@ static int create(void *arg, struct ckpt_error *err)
 	return c->out < 0 ? c->out : 0;
 }
 
-/* A file with the ids that the options have. */
-static int owner_file(const Ckpt__Mnt__Filesystem *rec, struct ckpt_error *err)
+int mnt_fs_ids(const char *options, struct ckpt_error *err)
 {
-	CKPT_AUTO_FREE char *options = malloc(rec->options.len + 1);
+	CKPT_AUTO_FREE char *words = strdup(options);
 	CKPT_AUTO_FD int fd = memfd_create("ckpt", MFD_CLOEXEC);
 	uid_t uid = (uid_t)-1;
 	gid_t gid = (gid_t)-1;
 	char *save = NULL;
 
-	if (!options || fd < 0)
-		return ckpt_fail_sys(err, options ? errno : ENOMEM, "memfd_create(2)");
-	mnt_bytes(&rec->options, options, rec->options.len + 1);
-	for (char *w = strtok_r(options, ",", &save); w; w = strtok_r(NULL, ",", &save)) {
+	if (!words || fd < 0)
+		return ckpt_fail_sys(err, words ? errno : ENOMEM, "memfd_create(2)");
+	for (char *w = strtok_r(words, ",", &save); w; w = strtok_r(NULL, ",", &save)) {
 		if (!strncmp(w, "uid=", 4))
 			uid = (uid_t)strtoul(w + 4, NULL, 10);
 		if (!strncmp(w, "gid=", 4))
@@ -234,6 +243,17 @@ static int owner_file(const Ckpt__Mnt__Filesystem *rec, struct ckpt_error *err)
 	if (fchown(fd, uid, gid))
 		return ckpt_fail_sys(err, errno, "fchown(2)");
 	return ckpt_steal_fd(&fd);
+}
+
+/* A file with the ids that the options of the record have. */
+static int owner_file(const Ckpt__Mnt__Filesystem *rec, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE char *options = malloc(rec->options.len + 1);
+
+	if (!options)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	mnt_bytes(&rec->options, options, rec->options.len + 1);
+	return mnt_fs_ids(options, err);
 }
 
 int mnt_make_filesystem(struct ckpt_run *run, const Ckpt__Mnt__Filesystem *rec, int *out,

@@ -134,6 +134,13 @@ int mnt_made_new(struct ckpt_run *run, struct mnt_made **out, struct ckpt_error 
  * fsopen(2) and its kin, by the caller's credentials. Returns a detached mount.
  * `owner_of`: a file that has the ids of the options; -1: they are as they are.
  */
+/*
+ * Say the options of mountinfo to a filesystem context. `owner_of` is a file of
+ * mnt_fs_ids: the options have ids of ckpt's user namespace, the caller may be in another.
+ */
+int mnt_fs_options(int fd, const char *type, const char *options, int owner_of,
+		   struct ckpt_error *err);
+int mnt_fs_ids(const char *options, struct ckpt_error *err);
 int mnt_fs_create(const Ckpt__Mnt__Filesystem *rec, int owner_of, struct ckpt_error *err);
 bool mnt_fs_read_only(const Ckpt__Mnt__Filesystem *rec);
 /* early.c: a devpts with open terminals, before the tasks. */
