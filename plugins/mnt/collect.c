@@ -135,6 +135,18 @@ static bool is_whole(const struct mnt_mount *m)
 	return !m->top && !strcmp(m->m->root, "/") && m->m == m->fs->first;
 }
 
+/* What is made where it is mounted, with paths for options. NULL: it can be. */
+static const char *no_place(const struct mnt_state *st, const struct mnt_mount *m)
+{
+	if (m->fs->owner != m->ns->owner->id || (m->locked && !m->ns->owner->own))
+		return "an overlay is made again only by the owner of the mount namespace, who "
+		       "may unmount it";
+	if (!is_whole(m))
+		return "an overlay is made again only where it is mounted once, as a whole, and "
+		       "not as the root";
+	return mnt_overlay_lost(st->run, m);
+}
+
 /* NULL: it can be mounted again. */
 static const char *no_source(const struct mnt_state *st, const struct mnt_mount *m, char *buf,
 			     size_t size)
@@ -151,10 +163,8 @@ static const char *no_source(const struct mnt_state *st, const struct mnt_mount 
 			m->m->type);
 		return buf;
 	}
-	if (type->in_place && !is_whole(m))
-		return "an overlay is made again only where it is mounted once, as a whole, and "
-		       "not as "
-		       "the root";
+	if (type->in_place && no_place(st, m))
+		return no_place(st, m);
 	if (m->seen || type->content == MNT_NOTHING || type->shows != CKPT_NS_TYPES)
 		return NULL;
 	return "another mount hides it for good";
@@ -262,7 +272,8 @@ static int put_mount(struct ckpt_run *run, const struct mnt_state *st, const str
 	rec.ns = m->ns->id;
 	rec.parent = m->parent ? m->parent->id : 0;
 	rec.fs = m->fs->id;
-	rec.root = text(m->m->root);
+	/* that of a namespace is its number, which is another one then */
+	rec.root = text(strcmp(m->m->type, "nsfs") ? m->m->root : "/");
 	rec.point = text(m->m->point);
 	rec.attr = m->attr;
 	rec.file = m->file;
@@ -305,6 +316,7 @@ int mnt_collect(struct ckpt_run *run, struct ckpt_error *err)
 	g.seen = seen = calloc(st->n_mounts * 2 + 1, sizeof(*seen));
 	if (!seen)
 		return ckpt_fail(err, ENOMEM, "out of memory");
+	r = mnt_find_work(run, st, err);
 	for (size_t i = 0; i < st->n_fs && r == 0; i++) {
 		const struct mnt_mount *m;
 

@@ -67,6 +67,11 @@ struct mnt_mount {
 	int fd; /* O_PATH of what is mounted, with nothing on top; -1 */
 };
 
+struct mnt_dir {
+	dev_t dev;
+	ino_t ino;
+};
+
 struct mnt_state {
 	struct ckpt_run *run;
 	bool modelled;
@@ -77,6 +82,8 @@ struct mnt_state {
 	const struct ckpt_mounts *own;
 	uint32_t n_inodes;
 	struct ckpt_pages *pages;
+	struct mnt_dir *work; /* where overlays keep what they have in work: theirs alone */
+	size_t n_work;
 	/* restore */
 	struct mnt_made *made;
 };
@@ -108,6 +115,11 @@ int mnt_look(struct ckpt_run *run, struct mnt_state *st, const struct ckpt_ns *n
 /* Owner, mode, times. */
 void mnt_inode_of(Ckpt__Mnt__Inode *rec, const struct stat *st);
 int mnt_inode_apply(int fd, const Ckpt__Mnt__Inode *rec, struct ckpt_error *err);
+/* Find out where overlays work (overlay.c). */
+int mnt_find_work(struct ckpt_run *run, struct mnt_state *st, struct ckpt_error *err);
+/* Why it cannot be mounted again by its options; NULL: it can. */
+const char *mnt_overlay_lost(struct ckpt_run *run, const struct mnt_mount *m);
+bool mnt_is_work(const struct mnt_state *st, const struct stat *dir);
 int mnt_content_save(struct ckpt_run *run, struct mnt_state *st, const struct mnt_mount *m,
 		     struct ckpt_error *err);
 /* Into a filesystem that is empty; `root` is a descriptor of its root directory. */

@@ -2,6 +2,7 @@
 /* dump and verify: all mounts of the tree, their filesystems, and what is ours to make. */
 #include <dirent.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <sys/sysmacros.h>
 
@@ -37,6 +38,7 @@ void mnt_state_free(void *state)
 		free(st->mounts[i].path);
 	}
 	free(st->fs);
+	free(st->work);
 	free(st->mounts);
 	mnt_made_free(st->made);
 	free(st);
@@ -195,32 +197,41 @@ static size_t index_of(const struct mnt_mount *list, size_t n, uint32_t kernel)
 	return NOBODY;
 }
 
-/* The next to come: the first whose parent is there, a devpts only if nobody else can. */
+/* Those that are not made in their turn. */
+static unsigned class_of(const struct ckpt_mount *m)
+{
+	const struct mnt_fstype *type = mnt_fstype(m->type);
+
+	if (!strcmp(m->type, "devpts"))
+		return 2;
+	return type && type->in_place;
+}
+
+/* The next to come: the first of the lowest class whose parent is there. */
 static size_t next_of(const struct mnt_mount *list, size_t n, const size_t *parent,
 		      const bool *done)
 {
-	size_t terminals = NOBODY, orphan = NOBODY;
+	size_t best = NOBODY, orphan = NOBODY;
+	unsigned lowest = UINT_MAX;
 
-	for (size_t i = 0; i < n; i++) {
-		if (done[i])
+	for (size_t i = 0; i < n && lowest; i++) {
+		if (done[i] || (parent[i] != NOBODY && !done[parent[i]]))
 			continue;
 		if (list[i].top)
 			return i;
-		if (parent[i] != NOBODY && !done[parent[i]])
-			continue;
 		if (parent[i] == NOBODY)
 			orphan = orphan == NOBODY ? i : orphan;
-		else if (strcmp(list[i].m->type, "devpts") != 0)
-			return i;
-		else
-			terminals = terminals == NOBODY ? i : terminals;
+		else if (class_of(list[i].m) < lowest) {
+			lowest = class_of(list[i].m);
+			best = i;
+		}
 	}
-	return terminals != NOBODY ? terminals : orphan;
+	return best != NOBODY ? best : orphan;
 }
 
 /*
  * The order in which they can be mounted. A devpts with open terminals is made early, and
- * so listed before all others the next time: it is last here, always.
+ * so listed before all others the next time, an overlay late: they are last here, always.
  */
 static int parents_first(struct mnt_mount *list, size_t n, struct ckpt_error *err)
 {

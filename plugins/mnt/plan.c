@@ -97,6 +97,7 @@ static int plan_external(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec, stru
 static bool good_in_place(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec)
 {
 	const Ckpt__Mnt__Filesystem *fs = ckpt_record_by_id(run, "mnt.filesystem", rec->fs);
+	const struct ckpt_ns *owner = ckpt_ns_by_id(run, rec->ns)->owner;
 	const Ckpt__Mnt__Mount *other;
 
 	if (!mnt_fstype(fs->type)->in_place)
@@ -104,7 +105,8 @@ static bool good_in_place(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec)
 	for (size_t i = 0; (other = ckpt_record_at(run, "mnt.mount", i)); i++)
 		if (other != rec && other->fs == rec->fs)
 			return false;
-	return rec->parent && rec->root.len == 1;
+	return rec->parent && rec->root.len == 1 && fs->owner == owner->id &&
+	       (!rec->locked || owner->own);
 }
 
 /* The node of a terminal is there when the terminal is: its id is in ../tty/tty.proto. */

@@ -333,7 +333,7 @@ static int entry(struct save *s, int dir, const struct dirent *d, uint32_t paren
 	if (o.bare)
 		behind_mount(d, &st);
 	r = put(s, &o, &st, &id, err);
-	if (r == 0 && !o.bare && S_ISDIR(st.st_mode)) {
+	if (r == 0 && !o.bare && S_ISDIR(st.st_mode) && !mnt_is_work(s->st, &st)) {
 		CKPT_AUTO_FD int sub =
 			openat(dir, d->d_name,
 			       O_RDONLY | O_DIRECTORY | O_NOATIME | O_NOFOLLOW | O_CLOEXEC);

@@ -25,6 +25,7 @@ struct stage {
 	int root;
 	int fd; /* out: the namespace */
 	bool locked_first;
+	size_t next; /* the mount at which lay_all() goes on */
 };
 
 static const Ckpt__Mnt__Mount *mount_at(const struct stage *s, size_t i)
@@ -48,19 +49,21 @@ int mnt_open_below(int root, const char *path, int flags, uint64_t resolve)
 	return (int)syscall(SYS_openat2, root, *path ? path : "/", &how, sizeof(how));
 }
 
-/* Its options are paths: they lead where it is mounted. */
-static int make_in_place(struct stage *s, const Ckpt__Mnt__Mount *rec, size_t i,
+/* Its options are paths: they lead where it is mounted, so our root is the new one by now. */
+static int make_in_place(const struct stage *s, const Ckpt__Mnt__Mount *rec, size_t i,
 			 struct ckpt_error *err)
 {
 	const Ckpt__Mnt__Filesystem *fs = ckpt_record_by_id(s->run, "mnt.filesystem", rec->fs);
-	struct mount_attr a = { .attr_set = rec->attr, .attr_clr = MOUNT_ATTR__ATIME };
+	int fd = mnt_fs_create(fs, -1, err);
 
-	s->made->mounts[i] = mnt_fs_create(fs, -1, err);
-	if (s->made->mounts[i] < 0)
-		return s->made->mounts[i];
-	if (mount_setattr(s->made->mounts[i], "", AT_EMPTY_PATH, &a, sizeof(a)))
-		return ckpt_fail_sys(err, errno, "mount_setattr(2)");
-	return 0;
+	s->made->mounts[i] = fd;
+	return fd < 0 ? fd : mnt_prepare(fd, rec, err);
+}
+
+/* Such a filesystem is its maker's: a user namespace's own must be made by a member of that. */
+static bool is_owners(const struct stage *s, const Ckpt__Mnt__Mount *rec, size_t i)
+{
+	return s->made->mounts[i] < 0 && !s->ns->owner->own && !rec->locked;
 }
 
 static int lay(struct stage *s, const Ckpt__Mnt__Mount *rec, size_t i, struct ckpt_error *err)
@@ -84,14 +87,17 @@ static int lay(struct stage *s, const Ckpt__Mnt__Mount *rec, size_t i, struct ck
 	return 0;
 }
 
+/* 1: the next one is to be made by the owner. */
 static int lay_all(struct stage *s, bool locked, bool all, struct ckpt_error *err)
 {
-	for (size_t i = 0; i < ckpt_record_count(s->run, "mnt.mount"); i++) {
-		const Ckpt__Mnt__Mount *rec = mount_at(s, i);
+	for (; s->next < ckpt_record_count(s->run, "mnt.mount"); s->next++) {
+		const Ckpt__Mnt__Mount *rec = mount_at(s, s->next);
 
 		if (!rec || !rec->parent || (!all && rec->locked != locked))
 			continue;
-		if (lay(s, rec, i, err) < 0)
+		if (is_owners(s, rec, s->next))
+			return 1;
+		if (lay(s, rec, s->next, err) < 0)
 			return fail(rec, err);
 	}
 	return 0;
@@ -176,10 +182,10 @@ static int build(void *arg, struct ckpt_error *err)
 		r = copy_as_owner(s, err);
 	if (r == 0)
 		r = new_root(s, err);
-	if (r == 0 && (s->locked_first || s->ns->owner->own))
-		r = lay_all(s, true, s->ns->owner->own, err);
 	if (r == 0)
 		r = leave_old_root(s, err);
+	if (r == 0 && (s->locked_first || s->ns->owner->own))
+		r = lay_all(s, true, s->ns->owner->own, err);
 	if (r == 0 && s->locked_first)
 		r = copy_as_owner(s, err);
 	if (r == 0 && s->locked_first)
@@ -213,7 +219,7 @@ int mnt_stage(struct ckpt_run *run, struct mnt_made *made, struct ckpt_ns *ns,
 	      struct ckpt_error *err)
 {
 	CKPT_AUTO_FD int proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
-	struct stage s = { run, made, ns, proc, -1, -1, false };
+	struct stage s = { run, made, ns, proc, -1, -1, false, 0 };
 	struct ckpt_ns_place place = { 0 };
 	int r;
 
@@ -225,11 +231,26 @@ int mnt_stage(struct ckpt_run *run, struct mnt_made *made, struct ckpt_ns *ns,
 	return r;
 }
 
+static int make_as_owner(void *arg, struct ckpt_error *err)
+{
+	struct stage *s = arg;
+	const Ckpt__Mnt__Mount *rec = mount_at(s, s->next);
+
+	return make_in_place(s, rec, s->next, err) < 0 ? fail(rec, err) : 0;
+}
+
 int mnt_stage_rest(struct ckpt_run *run, struct mnt_made *made, struct ckpt_ns *ns,
 		   struct ckpt_error *err)
 {
-	struct stage s = { run, made, ns, -1, -1, -1, false };
+	struct stage s = { run, made, ns, -1, -1, -1, false, 0 };
 	struct ckpt_ns_place place = { .ns = { [CKPT_NS_MNT] = ns } };
+	struct ckpt_ns_place owner = { .ns = { [CKPT_NS_MNT] = ns, [CKPT_NS_USER] = ns->owner } };
+	int r = !ns->owner->own;
 
-	return ns->owner->own ? 0 : ckpt_ns_run(run, &place, add_unlocked, &s, err);
+	while (r > 0) {
+		r = ckpt_ns_run(run, &place, add_unlocked, &s, err);
+		if (r > 0 && ckpt_ns_run(run, &owner, make_as_owner, &s, err) < 0)
+			r = -err->err;
+	}
+	return r;
 }

@@ -25,8 +25,8 @@ def unmangle(text):
 
 
 def parse(text):
-    """The lines of a mountinfo file as dictionaries, in order; devpts last, since one with open terminals
-    is made before the tasks."""
+    """The lines of a mountinfo file as dictionaries, in order; overlays and devpts last: those of a container are
+    made after and before all others."""
     found = []
     for line in text.splitlines():
         left, _, right = line.partition(" - ")
@@ -35,7 +35,7 @@ def parse(text):
                       "root": unmangle(head[3]), "point": unmangle(head[4]), "flags": head[5],
                       "propagation": head[6:], "type": tail[0], "source": unmangle(tail[1]),
                       "options": tail[2]})
-    return sorted(found, key=lambda mount: mount["type"] == "devpts")
+    return sorted(found, key=lambda mount: {"overlay": 1, "devpts": 2}.get(mount["type"], 0))
 
 
 def try_flags(mount):
@@ -117,6 +117,8 @@ def take(pid, names):
     for number, mount in enumerate(mounts):
         groups = [re.sub(r":(\d+)$", lambda match: ":" + names.of("group", match.group(1)), word)
                   for word in mount["propagation"] if not word.startswith("propagate_from")]
+        mount["root"] = re.sub(r"^(\w+):\[(\d+)\]$",
+                               lambda match: f"{match[1]}:[{names.of('namespace', match[2])}]", mount["root"])
         found[f"{number} {mount['point']}"] = {
             "on": points.get(mount["parent"]), "filesystem": names.of("filesystem", mount["dev"]),
             "propagation": groups,

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Two containers, one with a user namespace, and mounts of less usual kinds in each: an
+ * overlay on directories of a tmpfs, with an open file; a host name's namespace that nobody
+ * is in, held by a bind; cgroup2; a proc with options; tmpfs with limits; a ramfs; a device
+ * and a file that are bound.
+ *
+ * A mount of a hierarchy that ckpt has mounted too is a bind of that, with its source:
+ * test: ignore=/cgroup source:
+ */
+#include "victim.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PLAIN, USER, CONTAINERS };
+
+static int question[CONTAINERS][2], reply[CONTAINERS][2], start[2];
+static int overlay_fd;
+static unsigned count;
+static char *mounts;
+
+static int by_text(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Without numbers, which are new, and in whatever order: that of an overlay may be another. */
+static char *read_mounts(void)
+{
+	char *text = victim_read("/proc/self/mountinfo"), *save = NULL, *lines[64];
+	char *out = calloc(1, strlen(text) + 1), *at = out;
+	size_t n = 0;
+
+	for (char *l = strtok_r(text, "\n", &save); l && n < 64; l = strtok_r(NULL, "\n", &save)) {
+		/* the file of a namespace is a number, and the source of a cgroup ckpt's own */
+		if (strstr(l, " nsfs ") || strstr(l, " cgroup2 "))
+			continue;
+		for (int i = 0; i < 3; i++)
+			l = strchr(l, ' ') + 1;
+		lines[n++] = l;
+	}
+	qsort(lines, n, sizeof(lines[0]), by_text);
+	for (size_t i = 0; i < n; i++)
+		at += sprintf(at, "%s\n", lines[i]);
+	free(text);
+	return out;
+}
+
+static bool holds(const char *path, const char *text)
+{
+	char *got = victim_read(path);
+	bool same = got && !strcmp(got, text);
+
+	free(got);
+	return same;
+}
+
+static void write_file(const char *path, const char *text)
+{
+	int fd = MUST(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0640));
+
+	MUST(write(fd, text, strlen(text)));
+	close(fd);
+}
+
+/* ---- checks ------------------------------------------------------------------------------ */
+
+static void check_overlay(void)
+{
+	char text[16] = "", path[64];
+
+	CHECK(holds("/over/lower", "from below"), "the lower file is another");
+	CHECK(holds("/over/upper", "on top"), "the upper file is another");
+	CHECK(access("/over/deleted", F_OK) && errno == ENOENT, "a deleted file is there again");
+	CHECK(!access("/base/lower/deleted", F_OK), "the lower one of it is gone");
+	snprintf(text, sizeof(text), "%08u", ++count);
+	CHECK(pwrite(overlay_fd, text, 8, 0) == 8 && holds("/over/open", text) &&
+		      holds("/base/upper/open", text),
+	      "what is written to the open file is elsewhere");
+	snprintf(path, sizeof(path), "/over/new%u", count);
+	CHECK(!mkdir(path, 0700), "the overlay takes no directory: %s", strerror(errno));
+	snprintf(path, sizeof(path), "/base/upper/new%u", count);
+	CHECK(!access(path, F_OK), "what is made in the overlay is not in its upper directory");
+}
+
+static int visit_held(void)
+{
+	char name[65] = "";
+	int fd = open("/held", O_RDONLY);
+
+	if (fd < 0 || setns(fd, CLONE_NEWUTS) || gethostname(name, sizeof(name)))
+		return 1;
+	return strcmp(name, "held") ? 2 : 0;
+}
+
+static void check_held(void)
+{
+	int status = -1;
+	pid_t pid = fork();
+
+	if (!pid)
+		_exit(visit_held());
+	waitpid(pid, &status, 0);
+	CHECK(status == 0, "the namespace that is held: status %#x", status);
+}
+
+static void check_limits(void)
+{
+	static char much[65536];
+	int fd = open("/small/data", O_RDWR | O_CREAT, 0600), made = 0;
+
+	CHECK(pwrite(fd, much, sizeof(much), 0) >= 0 && pwrite(fd, much, 4096, sizeof(much)) < 0 &&
+		      errno == ENOSPC,
+	      "there is no limit of size: %s", strerror(errno));
+	close(fd);
+	unlink("/small/data");
+	for (char path[32]; made < 16; made++) {
+		snprintf(path, sizeof(path), "/small/%d", made);
+		if (mkdir(path, 0700))
+			break;
+	}
+	CHECK(made > 2 && made < 8 && errno == ENOSPC, "%d inodes: %s", made, strerror(errno));
+	for (char path[32]; made--;) {
+		snprintf(path, sizeof(path), "/small/%d", made);
+		rmdir(path);
+	}
+}
+
+static void check_container(void)
+{
+	char *now = read_mounts(), byte = 'x';
+	int null;
+
+	CHECK(!strcmp(now, mounts), "the mounts are others: %s", now);
+	free(now);
+	check_overlay();
+	check_held();
+	check_limits();
+	CHECK(holds("/ram/file", "in a ramfs"), "the ramfs is another");
+	CHECK(holds("/bound", "a file"), "the bound file is another");
+	null = open("/null", O_RDWR);
+	CHECK(null >= 0 && write(null, &byte, 1) == 1 && read(null, &byte, 1) == 0,
+	      "the bound device is none: %s", strerror(errno));
+	close(null);
+	CHECK(access("/cgroup", F_OK) || !access("/cgroup/cgroup.procs", F_OK),
+	      "the cgroup filesystem is none");
+}
+
+/* ---- building ---------------------------------------------------------------------------- */
+
+static void hold_namespace(void)
+{
+	int ends[2];
+	char path[64], c;
+	pid_t pid;
+
+	MUST(pipe(ends));
+	pid = MUST(fork());
+	if (!pid) {
+		MUST(unshare(CLONE_NEWUTS));
+		MUST(sethostname("held", 4));
+		MUST(write(ends[1], "", 1));
+		for (;;)
+			pause();
+	}
+	MUST(read(ends[0], &c, 1));
+	snprintf(path, sizeof(path), "/proc/%d/ns/uts", pid);
+	MUST(close(MUST(open("/held", O_CREAT | O_WRONLY, 0644))));
+	MUST(mount(path, "/held", NULL, MS_BIND, NULL));
+	MUST(kill(pid, SIGKILL));
+	MUST(waitpid(pid, NULL, 0));
+	close(ends[0]);
+	close(ends[1]);
+}
+
+static void mount_overlay(int which)
+{
+	MUST(mkdir("/base", 0755));
+	MUST(mkdir("/over", 0755));
+	MUST(mount("base", "/base", "tmpfs", 0, "size=2m"));
+	MUST(mkdir("/base/lower", 0755));
+	MUST(mkdir("/base/upper", 0755));
+	MUST(mkdir("/base/work", 0755));
+	write_file("/base/lower/lower", "from below");
+	write_file("/base/lower/deleted", "");
+	if (mount("over", "/over", "overlay", 0,
+		  which == USER
+			  ? "lowerdir=/base/lower,upperdir=/base/upper,workdir=/base/work,userxattr"
+			  : "lowerdir=/base/lower,upperdir=/base/upper,workdir=/base/work"))
+		victim_skip("no overlay on a tmpfs: %s", strerror(errno));
+	MUST(unlink("/over/deleted"));
+	write_file("/over/upper", "on top");
+	overlay_fd = MUST(open("/over/open", O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+}
+
+static void enter_root(void)
+{
+	MUST(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL));
+	MUST(mount("root", victim_path("c"), "tmpfs", MS_NOSUID, "mode=755,size=1m"));
+	MUST(chdir(victim_path("c")));
+	for (const char *const *d = (const char *const[]){ "proc", "old", "small", "ram", NULL };
+	     *d; d++)
+		MUST(mkdir(*d, 0755));
+	MUST(mount("proc", "proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "hidepid=invisible"));
+	MUST(close(MUST(open("null", O_CREAT | O_WRONLY, 0644))));
+	MUST(mount("/dev/null", "null", NULL, MS_BIND, NULL));
+	MUST(syscall(SYS_pivot_root, ".", "old"));
+	MUST(chdir("/"));
+	MUST(umount2("/old", MNT_DETACH));
+	MUST(rmdir("/old"));
+}
+
+static void mount_all(int which)
+{
+	enter_root();
+	MUST(mount("small", "/small", "tmpfs", MS_NOSUID | MS_NODEV | MS_NOATIME,
+		   "size=64k,nr_inodes=8,mode=1777"));
+	/* what is in memory without limit is for the machine's root alone */
+	MUST(mount("ram", "/ram", which == USER ? "tmpfs" : "ramfs", 0, NULL));
+	write_file("/ram/file", "in a ramfs");
+	write_file("/file", "a file");
+	MUST(close(MUST(open("/bound", O_CREAT | O_WRONLY, 0644))));
+	MUST(mount("/file", "/bound", NULL, MS_BIND, NULL));
+	hold_namespace();
+	mount_overlay(which);
+	MUST(mkdir("/cgroup", 0755));
+	if (mount("cgroup", "/cgroup", "cgroup2", MS_NOSUID, NULL))
+		MUST(rmdir("/cgroup"));
+	mounts = read_mounts();
+}
+
+static _Noreturn void container(int which)
+{
+	char c;
+
+	MUST(prctl(PR_SET_NAME, "container"));
+	/* until its ids are there */
+	MUST(read(start[0], &c, 1));
+	mount_all(which);
+	MUST(write(reply[which][1], "", 1));
+	while (read(question[which][0], &c, 1) == 1) {
+		char text[256] = "";
+
+		snprintf(text, sizeof(text), "%s", victim_judge(check_container));
+		if (write(reply[which][1], text, sizeof(text)) != sizeof(text))
+			break;
+	}
+	_exit(1);
+}
+
+static void write_map(pid_t pid, const char *name)
+{
+	char path[64];
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/%s", pid, name);
+	fd = MUST(open(path, O_WRONLY | O_CLOEXEC));
+	MUST(write(fd, "0 0 1000", 8));
+	close(fd);
+}
+
+static void start_container(int which)
+{
+	unsigned long flags = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWCGROUP | SIGCHLD;
+	pid_t pid;
+	char c;
+
+	if (which == USER)
+		flags |= CLONE_NEWUSER;
+	MUST(pipe(question[which]));
+	MUST(pipe(reply[which]));
+	pid = MUST(syscall(SYS_clone, flags, 0, 0, 0, 0));
+	if (!pid)
+		container(which);
+	if (which == USER) {
+		write_map(pid, "uid_map");
+		write_map(pid, "gid_map");
+	}
+	MUST(write(start[1], "", 1));
+	if (read(reply[which][0], &c, 1) != 1)
+		victim_die("no container");
+}
+
+static void check(void)
+{
+	for (int i = 0; i < CONTAINERS; i++) {
+		char text[256] = "no answer";
+
+		if (write(question[i][1], "?", 1) != 1 ||
+		    read(reply[i][0], text, sizeof(text)) != sizeof(text))
+			snprintf(text, sizeof(text), "no answer");
+		CHECK(!text[0], "container %d: %s", i, text);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	victim_init(argc, argv);
+	MUST(pipe(start));
+	MUST(mkdir(victim_path("c"), 0755));
+	for (int i = 0; i < CONTAINERS; i++)
+		start_container(i);
+	victim_ready();
+	victim_serve(check);
+}
