@@ -24,7 +24,9 @@ struct fill {
 	size_t n, cap;
 	/* first names of files that have several */
 	struct level *linked;
-	size_t n_linked;
+	size_t n_linked, cap_linked;
+	bool *has_links; /* by index of the record, from `first` on */
+	size_t first;
 };
 
 static void fill_free(struct fill *f)
@@ -37,6 +39,7 @@ static void fill_free(struct fill *f)
 		close(f->pages);
 	free(f->stack);
 	free(f->linked);
+	free(f->has_links);
 }
 
 static struct timespec time_of(int64_t ns)
@@ -172,22 +175,11 @@ static int link_again(struct fill *f, int dir, const char *name, const Ckpt__Mnt
 	return ckpt_fail_image(err, "inode %u is not there", rec->link);
 }
 
-static bool has_links(struct ckpt_run *run, size_t at, uint32_t id)
-{
-	const Ckpt__Mnt__Inode *rec;
-
-	while ((rec = ckpt_record_at(run, "mnt.inode", ++at)))
-		if (rec->link == id)
-			return true;
-	return false;
-}
-
 static int add(struct fill *f, size_t index, const Ckpt__Mnt__Inode *rec, struct ckpt_error *err)
 {
 	const int dir = f->n ? f->stack[f->n - 1].fd : f->root;
 	char name[NAME_MAX + 1] = ".";
 	CKPT_AUTO_FD int fd = -1;
-	size_t cap;
 	int r = 0;
 
 	if (rec->parent)
@@ -212,10 +204,48 @@ static int add(struct fill *f, size_t index, const Ckpt__Mnt__Inode *rec, struct
 	if (S_ISDIR(rec->mode))
 		return push(&f->stack, &f->n, &f->cap, rec, ckpt_steal_fd(&fd), err);
 	r = set_times(fd, rec, err);
-	cap = f->n_linked;
-	if (r == 0 && !f->times_only && has_links(f->run, index, rec->id))
-		r = push(&f->linked, &f->n_linked, &cap, rec, ckpt_steal_fd(&fd), err);
+	if (r == 0 && !f->times_only && f->has_links[index - f->first])
+		r = push(&f->linked, &f->n_linked, &f->cap_linked, rec, ckpt_steal_fd(&fd), err);
 	return r;
+}
+
+/* Records are in the order of their filesystems: the plan has seen to it. */
+static size_t first_of(struct ckpt_run *run, uint32_t fs)
+{
+	size_t lo = 0, hi = ckpt_record_count(run, "mnt.inode");
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+		const Ckpt__Mnt__Inode *rec = ckpt_record_at(run, "mnt.inode", mid);
+
+		if (rec->fs < fs)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+static int find_links(struct fill *f, uint32_t fs, struct ckpt_error *err)
+{
+	const Ckpt__Mnt__Inode *rec;
+	size_t n = 0;
+
+	f->first = first_of(f->run, fs);
+	while ((rec = ckpt_record_at(f->run, "mnt.inode", f->first + n)) && rec->fs == fs)
+		n++;
+	f->has_links = calloc(n + 1, sizeof(*f->has_links));
+	if (!f->has_links)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	for (size_t i = 0; i < n; i++) {
+		ssize_t at;
+
+		rec = ckpt_record_at(f->run, "mnt.inode", f->first + i);
+		at = rec->link ? ckpt_record_index(f->run, "mnt.inode", rec->link) : -1;
+		if (at >= (ssize_t)f->first && at < (ssize_t)(f->first + n))
+			f->has_links[(size_t)at - f->first] = true;
+	}
+	return 0;
 }
 
 static int each(struct fill *f, uint32_t fs, struct ckpt_error *err)
@@ -223,9 +253,9 @@ static int each(struct fill *f, uint32_t fs, struct ckpt_error *err)
 	const Ckpt__Mnt__Inode *rec;
 	int r = 0;
 
-	for (size_t i = 0; r == 0 && (rec = ckpt_record_at(f->run, "mnt.inode", i)); i++) {
+	for (size_t i = f->first; r == 0 && (rec = ckpt_record_at(f->run, "mnt.inode", i)); i++) {
 		if (rec->fs != fs)
-			continue;
+			break;
 		while (f->n && f->stack[f->n - 1].rec->id != rec->parent && r == 0)
 			r = leave(f, err);
 		/* a directory that has gone meanwhile: then nothing in it matters */
@@ -251,8 +281,10 @@ int mnt_content_fill(struct ckpt_run *run, uint32_t fs, int root, bool times_onl
 	CKPT_AUTO_IDS struct ckpt_ids ids = { 0 };
 	struct stat top;
 	uint64_t size;
-	int r = ckpt_pages_open(run, MNT_PAGES_NAME, &f.pages, &size, err);
+	int r = find_links(&f, fs, err);
 
+	if (r == 0)
+		r = ckpt_pages_open(run, MNT_PAGES_NAME, &f.pages, &size, err);
 	if (r < 0 && r != -ENOENT)
 		return r;
 	if (r == -ENOENT && err)

@@ -13,42 +13,29 @@
 struct groups {
 	struct ckpt_run *run;
 	struct mnt_made *made;
-	bool *done; /* by mount */
+	bool *done;  /* by mount */
+	int *hosts;  /* by mount: ckpt's own that it has its group from; -1 */
+	uint32_t ns; /* where we are */
+	bool any;
 };
 
 static const Ckpt__Mnt__Mount *mount_at(const struct groups *g, size_t i)
 {
-	return ckpt_record_at(g->run, "mnt.mount", i);
+	return g->made->rec[i];
 }
 
-struct change {
-	int from, to; /* -1: no group to take */
-	uint64_t propagation;
-};
-
-static int change(void *arg, struct ckpt_error *err)
+static int set(int from, int to, uint64_t propagation, struct ckpt_error *err)
 {
-	const struct change *c = arg;
-	struct mount_attr a = { .propagation = c->propagation };
+	struct mount_attr a = { .propagation = propagation };
 
-	if (c->from >= 0 &&
-	    move_mount(c->from, "", c->to, "",
+	if (from >= 0 &&
+	    move_mount(from, "", to, "",
 		       MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH | MOVE_MOUNT_SET_GROUP))
 		return ckpt_fail_sys(err, errno, "move_mount(2) with MOVE_MOUNT_SET_GROUP");
-	if (c->propagation && mount_setattr(c->to, "", AT_EMPTY_PATH, &a, sizeof(a)))
+	if (propagation && mount_setattr(to, "", AT_EMPTY_PATH, &a, sizeof(a)))
 		return ckpt_fail_sys(err, errno, "mount_setattr(2), propagation %#llx",
-				     (unsigned long long)c->propagation);
+				     (unsigned long long)propagation);
 	return 0;
-}
-
-/* Its propagation can be set from within its namespace only. */
-static int set(struct groups *g, size_t i, int from, uint64_t propagation, struct ckpt_error *err)
-{
-	struct ckpt_ns_place place = { .ns = { [CKPT_NS_MNT] = ckpt_ns_by_id(
-						       g->run, mount_at(g, i)->ns) } };
-	struct change c = { from, g->made->mounts[i], propagation };
-
-	return ckpt_ns_run(g->run, &place, change, &c, err);
 }
 
 /* A mount that is in that group by now, with the widest view: it can pass the group on. */
@@ -66,28 +53,44 @@ static int member(const struct groups *g, uint32_t group)
 	return best;
 }
 
-static int host_mount(const Ckpt__Mnt__Mount *rec, struct ckpt_error *err)
+/* Those of ckpt's own namespace, which is out of sight within others. */
+static int open_hosts(struct groups *g, struct ckpt_error *err)
 {
-	char path[PATH_MAX];
-	int fd = open_tree(AT_FDCWD, mnt_bytes(&rec->host_point, path, sizeof(path)),
-			   OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
+	for (size_t i = 0; i < g->made->n_mounts; i++) {
+		const Ckpt__Mnt__Mount *rec = mount_at(g, i);
+		char path[PATH_MAX];
 
-	return fd < 0 ? ckpt_fail_sys(err, errno, "open_tree(2) of %s", path) : fd;
+		if (!rec->host_peers && !rec->host_master)
+			continue;
+		g->hosts[i] = open_tree(AT_FDCWD, mnt_bytes(&rec->host_point, path, sizeof(path)),
+					OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
+		if (g->hosts[i] < 0)
+			return ckpt_fail_sys(err, errno, "open_tree(2) of %s", path);
+	}
+	return 0;
+}
+
+static void groups_free(struct groups *g)
+{
+	for (size_t i = 0; g->hosts && i < g->made->n_mounts; i++)
+		if (g->hosts[i] >= 0)
+			close(g->hosts[i]);
+	free(g->hosts);
+	free(g->done);
 }
 
 /* From which mount does it take what it has? *slave: it is to receive from that group only. */
-static int source_of(struct groups *g, const Ckpt__Mnt__Mount *rec, bool *slave, int *host,
-		     struct ckpt_error *err)
+static int source_of(const struct groups *g, size_t i, bool *slave, struct ckpt_error *err)
 {
+	const Ckpt__Mnt__Mount *rec = mount_at(g, i);
 	int at = rec->peers ? member(g, rec->peers) : -1;
 
 	*slave = false;
 	if (at >= 0)
 		return g->made->mounts[at];
-	if (rec->host_peers || rec->host_master) {
+	if (g->hosts[i] >= 0) {
 		*slave = !rec->host_peers;
-		*host = host_mount(rec, err);
-		return *host;
+		return g->hosts[i];
 	}
 	if (!rec->master)
 		return -1;
@@ -101,18 +104,18 @@ static int source_of(struct groups *g, const Ckpt__Mnt__Mount *rec, bool *slave,
 static int join(struct groups *g, size_t i, struct ckpt_error *err)
 {
 	const Ckpt__Mnt__Mount *rec = mount_at(g, i);
-	CKPT_AUTO_FD int host = -1;
+	const int to = g->made->mounts[i];
 	bool slave;
-	int from = source_of(g, rec, &slave, &host, err), r = 0;
+	int from = source_of(g, i, &slave, err), r = 0;
 
 	if (from < -1)
 		return from;
 	if (from >= 0)
-		r = set(g, i, from, slave ? MS_SLAVE : 0, err);
+		r = set(from, to, slave ? MS_SLAVE : 0, err);
 	if (r == 0 && rec->peers && (from < 0 || slave))
-		r = set(g, i, -1, MS_SHARED, err);
+		r = set(-1, to, MS_SHARED, err);
 	if (r == 0 && rec->unbindable)
-		r = set(g, i, -1, MS_UNBINDABLE, err);
+		r = set(-1, to, MS_UNBINDABLE, err);
 	g->done[i] = true;
 	return r < 0 ? ckpt_wrap(err, "mount %u (%.*s)", rec->id, (int)rec->point.len,
 				 (const char *)rec->point.data)
@@ -149,27 +152,62 @@ static int all_done(const struct groups *g, struct ckpt_error *err)
 	return 0;
 }
 
-int mnt_join_groups(struct ckpt_run *run, struct mnt_made *made, struct ckpt_error *err)
+/* Propagation can be set from within the mount's namespace only: all that can be is, there. */
+static int join_here(void *arg, struct ckpt_error *err)
 {
-	CKPT_AUTO_FREE bool *done = calloc(made->n_mounts + 1, sizeof(*done));
-	struct groups g = { run, made, done };
+	struct groups *g = arg;
 	bool more = true;
 
-	if (!done)
-		return ckpt_fail(err, ENOMEM, "out of memory");
 	while (more) {
 		more = false;
-		for (size_t i = 0; i < made->n_mounts; i++) {
-			const Ckpt__Mnt__Mount *rec = mount_at(&g, i);
-			int r;
-
-			if (done[i] || !wants_any(rec) || !ready(&g, i))
+		for (size_t i = 0; i < g->made->n_mounts; i++) {
+			if (g->done[i] || mount_at(g, i)->ns != g->ns ||
+			    !wants_any(mount_at(g, i)) || !ready(g, i))
 				continue;
-			r = join(&g, i, err);
-			if (r < 0)
-				return r;
-			more = true;
+			if (join(g, i, err) < 0)
+				return -err->err;
+			more = g->any = true;
 		}
 	}
-	return all_done(&g, err);
+	return 0;
+}
+
+static bool can_go_on(const struct groups *g, uint32_t ns)
+{
+	for (size_t i = 0; i < g->made->n_mounts; i++)
+		if (!g->done[i] && mount_at(g, i)->ns == ns && wants_any(mount_at(g, i)) &&
+		    ready(g, i))
+			return true;
+	return false;
+}
+
+static int join_all(struct groups *g, struct ckpt_error *err)
+{
+	int r = open_hosts(g, err);
+
+	for (g->any = true; g->any && r == 0;) {
+		g->any = false;
+		for (size_t i = 0; i < ckpt_ns_count(g->run) && r == 0; i++) {
+			const struct ckpt_ns *ns = ckpt_ns_at(g->run, i);
+			struct ckpt_ns_place place = { .ns = { [CKPT_NS_MNT] = ns } };
+
+			g->ns = ns->id;
+			if (ns->type == CKPT_NS_MNT && !ns->own && can_go_on(g, ns->id))
+				r = ckpt_ns_run(g->run, &place, join_here, g, err);
+		}
+	}
+	return r == 0 ? all_done(g, err) : r;
+}
+
+int mnt_join_groups(struct ckpt_run *run, struct mnt_made *made, struct ckpt_error *err)
+{
+	__attribute__((cleanup(groups_free))) struct groups g = { run, made, NULL, NULL, 0, false };
+
+	g.done = calloc(made->n_mounts + 1, sizeof(*g.done));
+	g.hosts = malloc((made->n_mounts + 1) * sizeof(*g.hosts));
+	if (!g.done || !g.hosts)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	for (size_t i = 0; i < made->n_mounts; i++)
+		g.hosts[i] = -1;
+	return join_all(&g, err);
 }

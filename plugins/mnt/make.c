@@ -76,7 +76,12 @@ int mnt_made_new(struct ckpt_run *run, struct mnt_made **out, struct ckpt_error 
 	made->n_fs = ckpt_record_count(run, "mnt.filesystem");
 	made->n_mounts = ckpt_record_count(run, "mnt.mount");
 	made->order = in_order(run, made->n_mounts);
-	return made->order ? 0 : ckpt_fail(err, ENOMEM, "out of memory");
+	made->rec = calloc(made->n_mounts + 1, sizeof(const Ckpt__Mnt__Mount *));
+	if (!made->order || !made->rec)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	for (size_t i = 0; i < made->n_mounts; i++)
+		made->rec[i] = ckpt_record_at(run, "mnt.mount", i);
+	return 0;
 }
 
 void mnt_made_free(struct mnt_made *made)
@@ -102,6 +107,7 @@ void mnt_made_free(struct mnt_made *made)
 	free(made->mounts);
 	free(made->first);
 	free(made->order);
+	free(made->rec);
 	free(made);
 }
 
@@ -262,13 +268,11 @@ int mnt_make_filesystem(struct ckpt_run *run, const Ckpt__Mnt__Filesystem *rec, 
 	const struct mnt_fstype *type = mnt_fstype(rec->type);
 	const struct ckpt_ns *owner = ckpt_ns_by_id(run, rec->owner);
 	const struct ckpt_ns *shows = rec->shows ? ckpt_ns_by_id(run, rec->shows) : NULL;
-	CKPT_AUTO_FD int ids = owner_file(rec, err);
 	struct ckpt_ns_place place = { 0 };
-	struct create c = { rec, ids, -1 };
+	struct create c = { rec, -1, -1 };
+	CKPT_AUTO_FD int ids = -1;
 	int r;
 
-	if (ids < 0)
-		return ids;
 	if (!strcmp(rec->type, "nsfs")) {
 		*out = open_tree(shows->fd, "",
 				 OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
@@ -276,6 +280,14 @@ int mnt_make_filesystem(struct ckpt_run *run, const Ckpt__Mnt__Filesystem *rec, 
 	}
 	if (type->in_place)
 		return 0;
+	/* where ckpt is, no helper is needed: most are made so */
+	if (!shows && owner->own) {
+		*out = mnt_fs_create(rec, -1, err);
+		return *out < 0 ? *out : 0;
+	}
+	c.owner_of = ids = owner_file(rec, err);
+	if (ids < 0)
+		return ids;
 	/* these belong to the owner of what they show, whoever mounts them */
 	if (shows)
 		place.ns[shows->type] = shows;

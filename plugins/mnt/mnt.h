@@ -130,13 +130,14 @@ int mnt_content_fill(struct ckpt_run *run, uint32_t fs, int root, bool times_onl
  * ------------------------------------------------- */
 
 struct mnt_made {
-	int *fs;       /* by index of the record: a detached mount of the whole; -1 */
-	int *mounts;   /* by index of the record: detached, then in its place; -1 */
-	int *first;    /* of places that others hide, a detached mount; -1 */
-	size_t *order; /* indices of the records, as they were made */
-	int work;      /* the namespace in which the copies are made */
-	int stage;     /* its root: whole filesystems */
-	int below;     /* what is below that: ckpt's own root */
+	int *fs;     /* by index of the record: a detached mount of the whole; -1 */
+	int *mounts; /* by index of the record: detached, then in its place; -1 */
+	int *first;  /* of places that others hide, a detached mount; -1 */
+	const Ckpt__Mnt__Mount **rec; /* by index: looking records up by their type takes time */
+	size_t *order;		      /* indices of the records, as they were made */
+	int work;		      /* the namespace in which the copies are made */
+	int stage;		      /* its root: whole filesystems */
+	int below;		      /* what is below that: ckpt's own root */
 	size_t n_fs, n_mounts;
 };
 

@@ -238,6 +238,7 @@ static bool good_place(struct ckpt_run *run, const Ckpt__Mnt__Inode *rec)
 static int plan_content(struct ckpt_run *run, struct ckpt_error *err)
 {
 	const Ckpt__Mnt__Inode *rec;
+	uint32_t fs = 0;
 	uint64_t size = 0;
 	int fd = -1, r = 0;
 
@@ -251,8 +252,8 @@ static int plan_content(struct ckpt_run *run, struct ckpt_error *err)
 		return r;
 	if (fd >= 0)
 		close(fd);
-	for (size_t i = 0; (rec = ckpt_record_at(run, "mnt.inode", i)); i++)
-		if (!good_place(run, rec) || !good_name(rec) ||
+	for (size_t i = 0; (rec = ckpt_record_at(run, "mnt.inode", i)); fs = rec->fs, i++)
+		if (rec->fs < fs || !good_place(run, rec) || !good_name(rec) ||
 		    (!rec->link && (!good_type(rec) || !good_extents(rec, size) ||
 				    rec->uid == UINT32_MAX || rec->gid == UINT32_MAX)))
 			return ckpt_fail_image(err, "inode %u is not valid", rec->id);

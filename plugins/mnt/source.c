@@ -23,7 +23,7 @@ struct sources {
 
 static const Ckpt__Mnt__Mount *mount_at(const struct sources *s, size_t i)
 {
-	return ckpt_record_at(s->run, "mnt.mount", i);
+	return i < s->made->n_mounts ? s->made->rec[i] : NULL;
 }
 
 /* Not shared with where it comes from, or what is mounted on it would be seen there. */

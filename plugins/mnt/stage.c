@@ -30,7 +30,7 @@ struct stage {
 
 static const Ckpt__Mnt__Mount *mount_at(const struct stage *s, size_t i)
 {
-	const Ckpt__Mnt__Mount *rec = ckpt_record_at(s->run, "mnt.mount", i);
+	const Ckpt__Mnt__Mount *rec = i < s->made->n_mounts ? s->made->rec[i] : NULL;
 
 	return rec && rec->ns == s->ns->id ? rec : NULL;
 }
@@ -90,7 +90,7 @@ static int lay(struct stage *s, const Ckpt__Mnt__Mount *rec, size_t i, struct ck
 /* 1: the next one is to be made by the owner. */
 static int lay_all(struct stage *s, bool locked, bool all, struct ckpt_error *err)
 {
-	for (; s->next < ckpt_record_count(s->run, "mnt.mount"); s->next++) {
+	for (; s->next < s->made->n_mounts; s->next++) {
 		const Ckpt__Mnt__Mount *rec = mount_at(s, s->next);
 
 		if (!rec || !rec->parent || (!all && rec->locked != locked))
@@ -107,8 +107,7 @@ static size_t root_of(const struct stage *s)
 {
 	size_t i = 0;
 
-	while (i < ckpt_record_count(s->run, "mnt.mount") &&
-	       (!mount_at(s, i) || mount_at(s, i)->parent))
+	while (i < s->made->n_mounts && (!mount_at(s, i) || mount_at(s, i)->parent))
 		i++;
 	return i;
 }
@@ -150,7 +149,7 @@ static int copy_as_owner(const struct stage *s, struct ckpt_error *err)
 /* Those laid out by us are gone with our own copy: the same ones in the owner's. */
 static int find_again(struct stage *s, struct ckpt_error *err)
 {
-	for (size_t i = 0; i < ckpt_record_count(s->run, "mnt.mount"); i++) {
+	for (size_t i = 0; i < s->made->n_mounts; i++) {
 		const Ckpt__Mnt__Mount *rec = mount_at(s, i);
 		char point[PATH_MAX];
 		int fd;
@@ -209,7 +208,7 @@ static bool has_locked(const struct stage *s)
 {
 	const Ckpt__Mnt__Mount *root = mount_at(s, root_of(s));
 
-	for (size_t i = 0; i < ckpt_record_count(s->run, "mnt.mount"); i++)
+	for (size_t i = 0; i < s->made->n_mounts; i++)
 		if (mount_at(s, i) && mount_at(s, i)->locked)
 			return true;
 	return !root->fs;

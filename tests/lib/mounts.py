@@ -25,8 +25,8 @@ def unmangle(text):
 
 
 def parse(text):
-    """The lines of a mountinfo file as dictionaries, in order; overlays and devpts last: those of a container are
-    made after and before all others."""
+    """The lines of a mountinfo file as dictionaries, in order; overlays and devpts last: those of a
+    container are made after and before all others."""
     found = []
     for line in text.splitlines():
         left, _, right = line.partition(" - ")

@@ -37,7 +37,7 @@ static int by_text(const void *a, const void *b)
 /* Without numbers, which are new, and in whatever order: that of an overlay may be another. */
 static char *read_mounts(void)
 {
-	char *text = victim_read("/proc/self/mountinfo"), *save = NULL, *lines[64];
+	char *text = victim_read("/proc/self/mountinfo"), *save = NULL, *lines[64] = { 0 };
 	char *out = calloc(1, strlen(text) + 1), *at = out;
 	size_t n = 0;
 
