@@ -21,7 +21,9 @@ def grow(pages):
 
 def lend(test, pages):
     """Lets that many be free until the test ends, if the machine has memory for them."""
-    missing = pages - (number("free_hugepages") - number("resv_hugepages")) if pages else 0
+    if not pages or not POOL.exists():
+        return
+    missing = pages - (number("free_hugepages") - number("resv_hugepages"))
     if missing > 0:
         lent = grow(missing)
         test.cleanup(take_back, lent)
