@@ -4,25 +4,48 @@
  * and the two would not meet again; of a pid namespace the kernel kills them with the tree.
  */
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <ckpt/parallel.h>
+
 #include "internal.h"
 
-static struct ckpt_ns *find(struct ckpt_run *run, enum ckpt_ns_type type, uint64_t ino)
-{
-	for (size_t i = 0; i < ckpt_ns_count(run); i++) {
-		struct ckpt_ns *ns = ckpt_ns_at(run, i);
+/* One process, and which of the tree's namespaces it is in. */
+struct other {
+	pid_t pid;
+	struct ckpt_ns *in[CKPT_NS_TYPES]; /* NULL: in none of that type */
+};
 
-		if (ns->type == type && ns->ino == ino && ns_is_saved(ns))
-			return ns;
-	}
-	return NULL;
+struct search {
+	struct ckpt_ns **ns; /* those that are saved, by type and number */
+	size_t n_ns;
+	bool type[CKPT_NS_TYPES]; /* is there one? */
+	struct other *other;
+	size_t n, cap;
+};
+
+static int by_number(const void *a, const void *b)
+{
+	const struct ckpt_ns *x = *(struct ckpt_ns *const *)a, *y = *(struct ckpt_ns *const *)b;
+
+	if (x->type != y->type)
+		return x->type < y->type ? -1 : 1;
+	return x->ino < y->ino ? -1 : x->ino > y->ino;
 }
 
-static void refuse(struct ckpt_run *run, const struct ckpt_ns *ns, const char *pid)
+static struct ckpt_ns *find(const struct search *s, enum ckpt_ns_type type, uint64_t ino)
+{
+	const struct ckpt_ns want = { .type = type, .ino = ino }, *key = &want;
+	struct ckpt_ns **found = bsearch(&key, s->ns, s->n_ns, sizeof(*s->ns), by_number);
+
+	return found ? *found : NULL;
+}
+
+static void refuse(struct ckpt_run *run, const struct ckpt_ns *ns, pid_t pid)
 {
 	char reason[96];
 	const struct ckpt_blocker b = {
@@ -33,75 +56,135 @@ static void refuse(struct ckpt_run *run, const struct ckpt_ns *ns, const char *p
 		.hint = "dump the tree that the namespace begins with, or end that process",
 	};
 
-	snprintf(reason, sizeof(reason), "process %.20s, which is outside the tree, is in it too",
-		 pid);
+	snprintf(reason, sizeof(reason), "process %d, which is outside the tree, is in it too",
+		 (int)pid);
 	ckpt_refuse(run, &b);
 }
 
 /* A helper of this run's, which is where it has something to do. */
-static bool is_ours(const char *pid)
+static bool is_ours(pid_t pid)
 {
 	CKPT_AUTO_FILE FILE *f = NULL;
 	char path[64];
 	int parent = 0;
 
-	snprintf(path, sizeof(path), "/proc/%.20s/stat", pid);
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
 	f = fopen(path, "re");
 	/* a helper's name is ckpt's, so it has no brackets or spaces */
 	return f && fscanf(f, "%*d (%*[^)]) %*c %d", &parent) == 1 && parent == getpid();
 }
 
-/* One process of a namespace is enough to be named; `seen` has a flag for each. */
-static void look(struct ckpt_run *run, const char *pid, bool *seen)
+/* A system has hundreds of processes, and each link costs a walk: only types that matter. */
+static int look(void *arg, size_t i, struct ckpt_error *err)
 {
+	const struct search *s = arg;
+	struct other *o = &s->other[i];
+
 	for (int type = 0; type < CKPT_NS_TYPES; type++) {
-		struct ckpt_ns *ns;
 		char path[64];
 		struct stat st;
 
-		snprintf(path, sizeof(path), "/proc/%.20s/ns/%s", pid,
+		if (!s->type[type])
+			continue;
+		snprintf(path, sizeof(path), "/proc/%d/ns/%s", (int)o->pid,
 			 ckpt_ns_type_name((enum ckpt_ns_type)type));
 		/* it ends, or has ended */
-		if (stat(path, &st))
+		if (!stat(path, &st))
+			o->in[type] = find(s, (enum ckpt_ns_type)type, st.st_ino);
+	}
+	return 0;
+}
+
+static int add_other(struct search *s, pid_t pid)
+{
+	struct other *more = s->other;
+
+	if (s->n == s->cap) {
+		s->cap = s->cap ? 2 * s->cap : 256;
+		more = reallocarray(s->other, s->cap, sizeof(*more));
+	}
+	if (!more)
+		return -ENOMEM;
+	s->other = more;
+	s->other[s->n++] = (struct other){ .pid = pid };
+	return 0;
+}
+
+static int list_others(struct ckpt_run *run, struct search *s)
+{
+	DIR *proc = opendir("/proc");
+	int r = proc ? 0 : -errno;
+
+	for (const struct dirent *d; !r && (d = readdir(proc));) {
+		pid_t pid = (pid_t)strtol(d->d_name, NULL, 10);
+
+		if (pid > 0 && !ckpt_task_by_pid(run, pid))
+			r = add_other(s, pid);
+	}
+	if (proc)
+		closedir(proc);
+	return r;
+}
+
+static int list_saved(struct ckpt_run *run, struct search *s)
+{
+	s->ns = calloc(ckpt_ns_count(run) + 1, sizeof(struct ckpt_ns *));
+	if (!s->ns)
+		return -ENOMEM;
+	for (size_t i = 0; i < ckpt_ns_count(run); i++) {
+		struct ckpt_ns *ns = ckpt_ns_at(run, i);
+
+		if (!ns_is_saved(ns))
 			continue;
-		ns = find(run, (enum ckpt_ns_type)type, st.st_ino);
-		if (!ns || seen[ns->id] || is_ours(pid))
-			continue;
-		seen[ns->id] = true;
-		refuse(run, ns, pid);
+		s->ns[s->n_ns++] = ns;
+		s->type[ns->type] = true;
+	}
+	qsort(s->ns, s->n_ns, sizeof(struct ckpt_ns *), by_number);
+	return 0;
+}
+
+/* One process of a namespace is enough to be named. */
+static void name_them(struct ckpt_run *run, const struct search *s, bool *seen)
+{
+	for (size_t i = 0; i < s->n; i++) {
+		const struct other *o = &s->other[i];
+
+		for (int type = 0; type < CKPT_NS_TYPES; type++) {
+			const struct ckpt_ns *ns = o->in[type];
+			size_t nth = 0;
+
+			while (ns && s->ns[nth] != ns)
+				nth++;
+			if (!ns || seen[nth] || is_ours(o->pid))
+				continue;
+			seen[nth] = true;
+			refuse(run, ns, o->pid);
+		}
 	}
 }
 
-static uint32_t highest_id(struct ckpt_run *run)
+static void search_free(struct search *s)
 {
-	uint32_t max = 0;
-
-	for (size_t i = 0; i < ckpt_ns_count(run); i++)
-		if (ns_is_saved(ckpt_ns_at(run, i)) && ckpt_ns_at(run, i)->id > max)
-			max = ckpt_ns_at(run, i)->id;
-	return max;
+	free(s->ns);
+	free(s->other);
 }
 
 int ns_outside(struct ckpt_run *run, struct ckpt_error *err)
 {
-	uint32_t max = highest_id(run);
-	CKPT_AUTO_FREE bool *seen = max ? calloc(max + 1, sizeof(*seen)) : NULL;
-	DIR *proc;
+	__attribute__((cleanup(search_free))) struct search s = { 0 };
+	CKPT_AUTO_FREE bool *seen = NULL;
+	int r = list_saved(run, &s);
 
-	if (!max)
+	if (!r && !s.n_ns)
 		return 0;
-	proc = opendir("/proc");
-	if (!seen || !proc) {
-		if (proc)
-			closedir(proc);
-		return ckpt_fail_sys(err, errno, "looking for processes outside the tree");
-	}
-	for (const struct dirent *d; (d = readdir(proc));) {
-		pid_t pid = (pid_t)strtol(d->d_name, NULL, 10);
-
-		if (pid > 0 && !ckpt_task_by_pid(run, pid))
-			look(run, d->d_name, seen);
-	}
-	closedir(proc);
-	return 0;
+	if (!r)
+		r = list_others(run, &s);
+	seen = calloc(s.n_ns + 1, sizeof(*seen));
+	if (r < 0 || !seen)
+		return ckpt_fail_sys(err, r < 0 ? r : -ENOMEM,
+				     "looking for processes outside the tree");
+	r = ckpt_parallel(s.n, look, &s, err);
+	if (!r)
+		name_them(run, &s, seen);
+	return r;
 }
