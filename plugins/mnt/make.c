@@ -216,18 +216,41 @@ int mnt_fs_create(const Ckpt__Mnt__Filesystem *rec, int owner_of, struct ckpt_er
 
 struct create {
 	const Ckpt__Mnt__Filesystem *rec;
-	int owner_of, out;
+	int owner_of; /* of a file with its ids, or -1 */
+	int *out;
 };
 
-/* In a mount namespace that the caller's user namespace owns: only there it may mount. */
+struct creates {
+	struct create *list;
+	size_t n;
+};
+
+static void creates_free(struct creates *c)
+{
+	for (size_t i = 0; i < c->n; i++)
+		if (c->list[i].owner_of >= 0)
+			close(c->list[i].owner_of);
+	free(c->list);
+}
+
+/*
+ * In a mount namespace that the caller's user namespace owns: only there it may mount. One for
+ * all of them, since the kernel copies all mounts for it.
+ */
 static int create(void *arg, struct ckpt_error *err)
 {
-	struct create *c = arg;
+	const struct creates *c = arg;
 
 	if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
 		return ckpt_fail_sys(err, errno, "a mount namespace to mount in");
-	c->out = mnt_fs_create(c->rec, c->owner_of, err);
-	return c->out < 0 ? c->out : 0;
+	for (size_t i = 0; i < c->n; i++) {
+		const struct create *one = &c->list[i];
+
+		*one->out = mnt_fs_create(one->rec, one->owner_of, err);
+		if (*one->out < 0)
+			return ckpt_wrap(err, "filesystem %u (%s)", one->rec->id, one->rec->type);
+	}
+	return 0;
 }
 
 int mnt_fs_ids(const char *options, struct ckpt_error *err)
@@ -262,15 +285,37 @@ static int owner_file(const Ckpt__Mnt__Filesystem *rec, struct ckpt_error *err)
 	return mnt_fs_ids(options, err);
 }
 
+static bool has_ids(const Ckpt__Mnt__Filesystem *rec)
+{
+	return memmem(rec->options.data, rec->options.len, "uid=", 4) ||
+	       memmem(rec->options.data, rec->options.len, "gid=", 4);
+}
+
+static int add(struct creates *c, const Ckpt__Mnt__Filesystem *rec, int *out,
+	       struct ckpt_error *err)
+{
+	struct create *one = &c->list[c->n++];
+
+	*one = (struct create){ rec, -1, out };
+	if (has_ids(rec))
+		one->owner_of = owner_file(rec, err);
+	return has_ids(rec) && one->owner_of < 0 ? one->owner_of : 0;
+}
+
+/* Those that need no helper of their owner. */
+static bool is_special(struct ckpt_run *run, const Ckpt__Mnt__Filesystem *rec)
+{
+	return rec->shows || mnt_fstype(rec->type)->in_place || ckpt_ns_by_id(run, rec->owner)->own;
+}
+
 int mnt_make_filesystem(struct ckpt_run *run, const Ckpt__Mnt__Filesystem *rec, int *out,
 			struct ckpt_error *err)
 {
-	const struct mnt_fstype *type = mnt_fstype(rec->type);
 	const struct ckpt_ns *owner = ckpt_ns_by_id(run, rec->owner);
 	const struct ckpt_ns *shows = rec->shows ? ckpt_ns_by_id(run, rec->shows) : NULL;
+	struct create list[1];
+	struct creates c = { .list = list };
 	struct ckpt_ns_place place = { 0 };
-	struct create c = { rec, -1, -1 };
-	CKPT_AUTO_FD int ids = -1;
 	int r;
 
 	if (!strcmp(rec->type, "nsfs")) {
@@ -278,24 +323,57 @@ int mnt_make_filesystem(struct ckpt_run *run, const Ckpt__Mnt__Filesystem *rec, 
 				 OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
 		return *out < 0 ? ckpt_fail_sys(err, errno, "open_tree(2) of a namespace") : 0;
 	}
-	if (type->in_place)
+	if (mnt_fstype(rec->type)->in_place)
 		return 0;
 	/* where ckpt is, no helper is needed: most are made so */
 	if (!shows && owner->own) {
 		*out = mnt_fs_create(rec, -1, err);
 		return *out < 0 ? *out : 0;
 	}
-	c.owner_of = ids = owner_file(rec, err);
-	if (ids < 0)
-		return ids;
+	r = add(&c, rec, out, err);
 	/* these belong to the owner of what they show, whoever mounts them */
 	if (shows)
 		place.ns[shows->type] = shows;
 	else
 		place.ns[CKPT_NS_USER] = owner;
-	r = ckpt_ns_run(run, &place, create, &c, err);
-	*out = c.out;
+	if (!r)
+		r = ckpt_ns_run(run, &place, create, &c, err);
+	if (list[0].owner_of >= 0)
+		close(list[0].owner_of);
 	return r;
+}
+
+/* The filesystem, and all that follow and have the same owner. */
+static int make_with_others(struct ckpt_run *run, struct mnt_made *made, size_t first,
+			    struct ckpt_error *err)
+{
+	const Ckpt__Mnt__Filesystem *rec = ckpt_record_at(run, "mnt.filesystem", first);
+	const struct ckpt_ns_place place = { .ns = { [CKPT_NS_USER] =
+							     ckpt_ns_by_id(run, rec->owner) } };
+	__attribute__((cleanup(
+		creates_free))) struct creates c = { .list = calloc(made->n_fs, sizeof(*c.list)) };
+	const uint32_t owner = rec->owner;
+	int r = 0;
+
+	if (!c.list)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	for (size_t i = first; !r && i < made->n_fs; i++) {
+		rec = ckpt_record_at(run, "mnt.filesystem", i);
+		if (made->fs[i] < 0 && rec->owner == owner && !is_special(run, rec))
+			r = add(&c, rec, &made->fs[i], err);
+	}
+	return r < 0 ? r : ckpt_ns_run(run, &place, create, &c, err);
+}
+
+static int make_one(struct ckpt_run *run, struct mnt_made *made, size_t i, struct ckpt_error *err)
+{
+	const Ckpt__Mnt__Filesystem *rec = ckpt_record_at(run, "mnt.filesystem", i);
+
+	/* that of terminals is there, and those that were made with an earlier one */
+	if (made->fs[i] >= 0)
+		return 0;
+	return is_special(run, rec) ? mnt_make_filesystem(run, rec, &made->fs[i], err)
+				    : make_with_others(run, made, i, err);
 }
 
 static int seal_read_only(int fd, struct ckpt_error *err)
@@ -312,10 +390,11 @@ int mnt_make_filesystems(struct ckpt_run *run, struct mnt_made *made, struct ckp
 {
 	for (size_t i = 0; i < made->n_fs; i++) {
 		const Ckpt__Mnt__Filesystem *rec = ckpt_record_at(run, "mnt.filesystem", i);
-		/* that of terminals is there */
-		int r = made->fs[i] < 0 ? mnt_make_filesystem(run, rec, &made->fs[i], err) : 0;
+		int r = make_one(run, made, i, err);
 
-		if (r == 0 && mnt_fstype(rec->type)->content == MNT_INODES)
+		if (r < 0)
+			return r;
+		if (mnt_fstype(rec->type)->content == MNT_INODES)
 			r = mnt_content_fill(run, rec->id, made->fs[i], false, err);
 		if (r == 0 && mnt_fs_read_only(rec) && mnt_fstype(rec->type)->content == MNT_INODES)
 			r = seal_read_only(made->fs[i], err);
