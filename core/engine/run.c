@@ -38,6 +38,7 @@ void run_fini(struct ckpt_run *run)
 	run->current = NULL;
 	if (run->procs)
 		proc_free(run->procs);
+	proc_ns_run_free(run);
 	for (size_t i = 0; i < run->n_unmet; i++)
 		finding_clear(&run->unmet[i]);
 	free(run->unmet);

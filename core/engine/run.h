@@ -40,6 +40,7 @@ struct ckpt_run {
 	/* dump and verify: what must be taken back before the tree can go on */
 	bool seized, agents_in;
 	uint64_t seized_us;
+	void *helper_stack; /* of ckpt_ns_run(), while none runs; or NULL */
 };
 
 /* The process layer of a run (for core/process). */

@@ -148,37 +148,82 @@ static int run_in(struct job *j, void *stack, const struct ckpt_ns *pidns,
 	return r;
 }
 
+/* Page tables for a stack cost more than most of what is done on it: it is kept for the next. */
+static void *take_stack(struct ckpt_run *run, struct ckpt_error *err)
+{
+	void *stack = run->helper_stack;
+
+	/* a helper may need a helper */
+	run->helper_stack = NULL;
+	if (stack)
+		return stack;
+	stack = mmap(NULL, STACK_SIZE, PROT_READ | PROT_WRITE,
+		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+	if (stack != MAP_FAILED)
+		return stack;
+	ckpt_fail_sys(err, errno, "stack for a helper");
+	return NULL;
+}
+
+static void return_stack(struct ckpt_run *run, void *stack)
+{
+	if (run->helper_stack)
+		munmap(stack, STACK_SIZE);
+	else
+		run->helper_stack = stack;
+}
+
+void proc_ns_run_free(struct ckpt_run *run)
+{
+	if (run->helper_stack)
+		munmap(run->helper_stack, STACK_SIZE);
+	run->helper_stack = NULL;
+}
+
+static int finish(const struct job *j, int r, struct ckpt_error *err)
+{
+	if (!r && !j->ended)
+		return ckpt_fail(err, EIO, "a helper in other namespaces was killed");
+	if (r)
+		return r;
+	if (j->err.err && err)
+		*err = j->err;
+	return j->ret;
+}
+
+/* A child with a copy of our memory answers in a piece that is shared. */
+static int run_copy(struct job *own, const struct ckpt_ns *pidns, const struct ckpt_ns *home,
+		    struct ckpt_error *err)
+{
+	struct job *j =
+		mmap(NULL, sizeof(*j), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	int r;
+
+	if (j == MAP_FAILED)
+		return ckpt_fail_sys(err, errno, "memory for a helper");
+	*j = *own;
+	r = run_in(j, NULL, pidns, home, err);
+	r = finish(j, r, err);
+	munmap(j, sizeof(*j));
+	return r;
+}
+
 int ckpt_ns_run(struct ckpt_run *run, const struct ckpt_ns_place *place,
 		int (*fn)(void *arg, struct ckpt_error *err), void *arg, struct ckpt_error *err)
 {
-	const struct ckpt_ns *pidns = place->ns[CKPT_NS_PID];
-	void *stack = NULL;
-	struct job *j;
+	const struct ckpt_ns *pidns = place->ns[CKPT_NS_PID], *home = ckpt_ns_own(run, CKPT_NS_PID);
+	struct job j = { .place = place, .fn = fn, .arg = arg, .engine = getpid() };
+	void *stack;
 	int r;
 
-	j = mmap(NULL, sizeof(*j), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (j == MAP_FAILED)
-		return ckpt_fail_sys(err, errno, "memory for a helper");
-	*j = (struct job){ .place = place, .fn = fn, .arg = arg, .engine = getpid() };
-	if (!place->copy) {
-		stack = mmap(NULL, STACK_SIZE, PROT_READ | PROT_WRITE,
-			     MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
-		if (stack == MAP_FAILED) {
-			munmap(j, sizeof(*j));
-			return ckpt_fail_sys(err, ENOMEM, "stack for a helper");
-		}
-	}
-	r = run_in(j, stack, pidns && !pidns->own ? pidns : NULL, ckpt_ns_own(run, CKPT_NS_PID),
-		   err);
-	if (!r && !j->ended)
-		r = ckpt_fail(err, EIO, "a helper in other namespaces was killed");
-	if (!r) {
-		r = j->ret;
-		if (j->err.err && err)
-			*err = j->err;
-	}
-	if (stack)
-		munmap(stack, STACK_SIZE);
-	munmap(j, sizeof(*j));
-	return r;
+	if (pidns && pidns->own)
+		pidns = NULL;
+	if (place->copy)
+		return run_copy(&j, pidns, home, err);
+	stack = take_stack(run, err);
+	if (!stack)
+		return -ENOMEM;
+	r = run_in(&j, stack, pidns, home, err);
+	return_stack(run, stack);
+	return finish(&j, r, err);
 }
