@@ -87,13 +87,14 @@ def lost(context, test, victim, feature, ignore, options, pattern):
         others += texts
     for text in others:
         test.log(f"restored: {text[:600]}")
-    raise Failure(f"without {feature} nothing that is like '{pattern}' gives the copy away, but {len(others)} "
-                  f"other differences: {others[-1][:300]}")
+    raise Failure(f"without {feature} nothing that is like '{pattern}' gives the copy away, but "
+                  f"{len(others)} other differences: {others[-1][:300]}")
 
 
 def row(context, test, feature, scenario, how):
-    """One row: what gives the copy away, "unrestorable", or "required" where going on is impossible whatever
-    one allows. A restore that fails proves nothing unless the row says so: it might fail for another reason."""
+    """One row: what gives the copy away, "unrestorable", or "required" where going on is impossible
+    whatever one allows. A restore that fails proves nothing unless the row says so: it might fail for
+    another reason."""
     expect(how, f"the row of {feature} does not say what is to be missing, see tests/README.md")
     special = directives(context.source / "tests" / "scenario" / f"{scenario}.c")
     marks, options = settings(special), special.get("option", [])
