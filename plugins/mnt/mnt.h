@@ -179,6 +179,26 @@ int mnt_stage_rest(struct ckpt_run *run, struct mnt_made *made, struct ckpt_ns *
 int mnt_join_groups(struct ckpt_run *run, struct mnt_made *made, struct ckpt_error *err);
 const char *mnt_bytes(const ProtobufCBinaryData *b, char *buf, size_t size);
 
+/* ---- directories in /proc of a process that has ended (gone.c) -------------------------- */
+
+/* dump: is `fd`, with that path, such a one? The pid namespace and its number there; 0: no */
+int mnt_gone_find(struct ckpt_run *run, int fd, const char *path, uint32_t *ns, uint32_t *number,
+		  struct ckpt_error *err);
+bool mnt_gone_is(const char *path, uint32_t number);
+
+/* restore: a process of that number, for a while. */
+struct mnt_gone {
+	uint32_t number;
+	pid_t pid;
+	bool other; /* the number was not to be had */
+};
+
+int mnt_gone_begin(struct ckpt_run *run, const struct ckpt_ns *ns, struct mnt_gone *gone,
+		   struct ckpt_error *err);
+void mnt_gone_end(struct mnt_gone *gone);
+/* `path` as it is now; it may be written to `buf`. */
+const char *mnt_gone_path(const struct mnt_gone *gone, const char *path, char *buf, size_t size);
+
 /* ---- steps ------------------------------------------------------------------------------ */
 
 int mnt_survey(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err);

@@ -13,7 +13,8 @@
 struct place {
 	int mnt; /* -ENOENT: nowhere */
 	char path[PATH_MAX];
-	bool found; /* the path leads there */
+	bool found;		/* the path leads there */
+	uint32_t gone_ns, gone; /* in /proc of that process, which has ended; 0, 0 */
 };
 
 static int mount_id(int fd, uint64_t *id)
@@ -45,8 +46,13 @@ static int locate(struct ckpt_run *run, const struct ckpt_task *t, const char *l
 	p->mnt = ckpt_mnt_of_fd(run, fd, err);
 	if (p->mnt < 0 && p->mnt != -ENOENT)
 		return p->mnt;
-	p->found = p->mnt >= 0 && !ckpt_stat_in(run, (uint32_t)p->mnt, p->path, false, &there) &&
-		   same(&is, &there);
+	p->gone_ns = p->gone = 0;
+	if (p->mnt < 0)
+		p->found = false;
+	else if (!ckpt_stat_in(run, (uint32_t)p->mnt, p->path, false, &there))
+		p->found = same(&is, &there);
+	else
+		return mnt_gone_find(run, fd, p->path, &p->gone_ns, &p->gone, err);
 	return 0;
 }
 
@@ -87,8 +93,8 @@ static bool is_lost(struct ckpt_run *run, const struct ckpt_task *t)
 	return ckpt_ns_of_task(run, t, CKPT_NS_MNT)->lost;
 }
 
-static int survey_one(struct ckpt_run *run, const struct ckpt_task *t, const char *link,
-		      const char *object, struct ckpt_error *err)
+static void refuse_lost(struct ckpt_run *run, const struct ckpt_task *t, const struct place *p,
+			const char *object)
 {
 	struct ckpt_blocker b = { "root",
 				  t,
@@ -96,12 +102,28 @@ static int survey_one(struct ckpt_run *run, const struct ckpt_task *t, const cha
 				  "its path does not lead there (any more)",
 				  "let it change to a directory that exists",
 				  false };
-	struct place p;
-	int r = locate(run, t, link, &p, err);
 
-	if (r == 0 && !p.found)
+	if (p->gone_ns)
+		ckpt_refuse_off(run, "gone-root", t, object);
+	else if (!p->found)
 		ckpt_refuse(run, &b);
-	return gone(run, r) ? 0 : r;
+}
+
+static int survey_one(struct ckpt_run *run, const struct ckpt_task *t, struct ckpt_error *err)
+{
+	struct place root, cwd;
+	int r = locate(run, t, "root", &root, err);
+
+	if (r == 0)
+		r = locate(run, t, "cwd", &cwd, err);
+	if (r < 0)
+		return gone(run, r) ? 0 : r;
+	/* one process at a time is brought back for a moment */
+	if (root.gone_ns && cwd.gone_ns && (root.gone_ns != cwd.gone_ns || root.gone != cwd.gone))
+		cwd.gone_ns = 0;
+	refuse_lost(run, t, &root, "root directory");
+	refuse_lost(run, t, &cwd, "working directory");
+	return 0;
 }
 
 int mnt_places_survey(struct ckpt_run *run, struct ckpt_error *err)
@@ -115,39 +137,53 @@ int mnt_places_survey(struct ckpt_run *run, struct ckpt_error *err)
 		if (r > 0)
 			r = ckpt_refuse_off(run, "root", t, "root or working directory");
 		if (r == 1)
-			r = survey_one(run, t, "root", "root directory", err);
-		if (r == 0)
-			r = survey_one(run, t, "cwd", "working directory", err);
+			r = survey_one(run, t, err);
 		if (r < 0 && r != -ECANCELED)
 			return r;
 	}
 	return 0;
 }
 
+/* What is lost with the user's leave leaves the task at the top of its namespace. */
+static void settle_for(struct ckpt_run *run, const struct ckpt_task *t, struct place *p)
+{
+	const struct ckpt_ns *ns = ckpt_ns_of_task(run, t, CKPT_NS_MNT);
+
+	if (p->found || (p->gone_ns && ckpt_feature_on(run, "gone-root")))
+		return;
+	*p = (struct place){ .mnt = ns->own ? 0 : (int)ns->id, .path = "/" };
+}
+
+static int collect_one(struct ckpt_run *run, const struct ckpt_task *t, struct ckpt_error *err)
+{
+	Ckpt__Mnt__Place rec = CKPT__MNT__PLACE__INIT;
+	struct place root, cwd;
+	int r = locate(run, t, "root", &root, err);
+
+	if (r == 0)
+		r = locate(run, t, "cwd", &cwd, err);
+	if (r < 0)
+		return r;
+	settle_for(run, t, &root);
+	settle_for(run, t, &cwd);
+	rec.id = t->id;
+	rec.root_mnt = (uint32_t)root.mnt;
+	rec.root = (ProtobufCBinaryData){ strlen(root.path), (uint8_t *)root.path };
+	rec.cwd_mnt = (uint32_t)cwd.mnt;
+	rec.cwd = (ProtobufCBinaryData){ strlen(cwd.path), (uint8_t *)cwd.path };
+	rec.gone_ns = root.gone_ns ? root.gone_ns : cwd.gone_ns;
+	rec.gone = root.gone_ns ? root.gone : cwd.gone;
+	return ckpt_record_put(run, MNT_REC_PLACE, &rec.base, err);
+}
+
 int mnt_places_collect(struct ckpt_run *run, struct ckpt_error *err)
 {
 	for (size_t i = 0; i < ckpt_task_count(run) && ckpt_feature_on(run, "root"); i++) {
 		const struct ckpt_task *t = ckpt_task_at(run, i);
-		Ckpt__Mnt__Place rec = CKPT__MNT__PLACE__INIT;
-		struct place root, cwd;
 		int r = t->zombie || is_lost(run, t) ? 0 : mnt_place_takes(run, t, err);
 
-		if (r == 1)
-			r = locate(run, t, "root", &root, err);
-		else if (r == 0)
-			continue;
-		if (r == 0)
-			r = locate(run, t, "cwd", &cwd, err);
-		if (r < 0)
-			return r;
-		if (!root.found || !cwd.found)
-			continue;
-		rec.id = t->id;
-		rec.root_mnt = (uint32_t)root.mnt;
-		rec.root = (ProtobufCBinaryData){ strlen(root.path), (uint8_t *)root.path };
-		rec.cwd_mnt = (uint32_t)cwd.mnt;
-		rec.cwd = (ProtobufCBinaryData){ strlen(cwd.path), (uint8_t *)cwd.path };
-		r = ckpt_record_put(run, MNT_REC_PLACE, &rec.base, err);
+		if (r > 0)
+			r = collect_one(run, t, err);
 		if (r < 0)
 			return r;
 	}
@@ -164,42 +200,58 @@ static bool good(struct ckpt_run *run, uint32_t mnt, const ProtobufCBinaryData *
 	       !memchr(path->data, 0, path->len) && (!mnt || (ns && ns->type == CKPT_NS_MNT));
 }
 
+static bool good_gone(struct ckpt_run *run, const Ckpt__Mnt__Place *rec)
+{
+	const struct ckpt_ns *ns = rec->gone_ns ? ckpt_ns_by_id(run, rec->gone_ns) : NULL;
+
+	return !rec->gone_ns || (ns && ns->type == CKPT_NS_PID && rec->gone && rec->gone < INT_MAX);
+}
+
+static void must_be_there(struct ckpt_run *run, const Ckpt__Mnt__Place *rec, uint32_t mnt,
+			  const ProtobufCBinaryData *bytes)
+{
+	char path[PATH_MAX];
+	struct stat st;
+	int r;
+
+	mnt_bytes(bytes, path, sizeof(path));
+	if (rec->gone_ns && mnt_gone_is(path, rec->gone))
+		return;
+	r = ckpt_stat_in(run, mnt, path, false, &st);
+	if (r < 0 && r != -EINPROGRESS)
+		ckpt_unmet(run, CKPT_EXIT_FAILED, "make that directory",
+			   "task %u: its directory %s is not there", rec->id, path);
+}
+
 int mnt_places_plan(struct ckpt_run *run, struct ckpt_error *err)
 {
 	const Ckpt__Mnt__Place *rec;
 
 	for (size_t i = 0; (rec = ckpt_record_at(run, "mnt.place", i)); i++) {
-		char path[PATH_MAX];
-		struct stat st;
-		int r;
-
 		if (!ckpt_record_by_id(run, "pid.task", rec->id) ||
-		    !good(run, rec->root_mnt, &rec->root) || !good(run, rec->cwd_mnt, &rec->cwd))
+		    !good(run, rec->root_mnt, &rec->root) || !good(run, rec->cwd_mnt, &rec->cwd) ||
+		    !good_gone(run, rec))
 			return ckpt_fail_image(err, "the place of task %u is not valid", rec->id);
-		mnt_bytes(&rec->root, path, sizeof(path));
-		r = ckpt_stat_in(run, rec->root_mnt, path, false, &st);
-		if (r == 0) {
-			mnt_bytes(&rec->cwd, path, sizeof(path));
-			r = ckpt_stat_in(run, rec->cwd_mnt, path, false, &st);
-		}
-		if (r < 0 && r != -EINPROGRESS)
-			ckpt_unmet(run, CKPT_EXIT_FAILED, "make that directory",
-				   "task %u: its directory %s is not there", rec->id, path);
+		must_be_there(run, rec, rec->root_mnt, &rec->root);
+		must_be_there(run, rec, rec->cwd_mnt, &rec->cwd);
 	}
 	return 0;
 }
 
 static int lend(struct ckpt_run *run, struct ckpt_task *t, uint32_t mnt,
-		const ProtobufCBinaryData *path, struct ckpt_error *err)
+		const ProtobufCBinaryData *bytes, const struct mnt_gone *gone,
+		struct ckpt_error *err)
 {
-	char buf[PATH_MAX];
-	CKPT_AUTO_FD int fd = ckpt_open_in(run, mnt, mnt_bytes(path, buf, sizeof(buf)),
-					   O_PATH | O_DIRECTORY, 0, err);
+	char buf[PATH_MAX], other[PATH_MAX + 16];
+	const char *path =
+		mnt_gone_path(gone, mnt_bytes(bytes, buf, sizeof(buf)), other, sizeof(other));
+	CKPT_AUTO_FD int fd = ckpt_open_in(run, mnt, path, O_PATH | O_DIRECTORY, 0, err);
 
 	return fd < 0 ? fd : ckpt_lend_fd(run, t, fd, err);
 }
 
-static int enter(struct ckpt_run *run, const Ckpt__Mnt__Place *rec, struct ckpt_error *err)
+static int enter(struct ckpt_run *run, const Ckpt__Mnt__Place *rec, const struct mnt_gone *gone,
+		 struct ckpt_error *err)
 {
 	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "mnt.places");
 	struct ckpt_task *t = ckpt_task_by_id(run, rec->id);
@@ -207,8 +259,8 @@ static int enter(struct ckpt_run *run, const Ckpt__Mnt__Place *rec, struct ckpt_
 
 	if (!t)
 		return ckpt_fail(err, ESRCH, "it was not made");
-	root = lend(run, t, rec->root_mnt, &rec->root, err);
-	cwd = root < 0 ? root : lend(run, t, rec->cwd_mnt, &rec->cwd, err);
+	root = lend(run, t, rec->root_mnt, &rec->root, gone, err);
+	cwd = root < 0 ? root : lend(run, t, rec->cwd_mnt, &rec->cwd, gone, err);
 	if (cwd < 0)
 		return cwd;
 	ckpt_script_add(s, SYS_fchdir, CKPT_C(root));
@@ -220,12 +272,50 @@ static int enter(struct ckpt_run *run, const Ckpt__Mnt__Place *rec, struct ckpt_
 	return r < 0 ? r : ckpt_return_fd(run, t, root, err);
 }
 
+/* All that are in the same place enter it while its process is there, from record `first` on. */
+static int enter_gone(struct ckpt_run *run, size_t first, struct ckpt_error *err)
+{
+	const Ckpt__Mnt__Place *rec = ckpt_record_at(run, "mnt.place", first), *other;
+	struct mnt_gone gone = { .number = rec->gone };
+	int r = mnt_gone_begin(run, ckpt_ns_by_id(run, rec->gone_ns), &gone, err);
+
+	for (size_t i = first; r == 0 && (other = ckpt_record_at(run, "mnt.place", i)); i++)
+		if (other->gone_ns == rec->gone_ns && other->gone == rec->gone) {
+			r = enter(run, other, &gone, err);
+			if (r < 0)
+				ckpt_wrap(err, "task %u", other->id);
+		}
+	mnt_gone_end(&gone);
+	return r;
+}
+
+/* Is it the first one in that place? */
+static bool comes_first(struct ckpt_run *run, size_t at)
+{
+	const Ckpt__Mnt__Place *rec = ckpt_record_at(run, "mnt.place", at), *other;
+
+	for (size_t i = 0; i < at; i++) {
+		other = ckpt_record_at(run, "mnt.place", i);
+		if (other->gone_ns == rec->gone_ns && other->gone == rec->gone)
+			return false;
+	}
+	return true;
+}
+
 int mnt_places_enter(struct ckpt_run *run, struct ckpt_error *err)
 {
+	const struct mnt_gone none = { 0 };
 	const Ckpt__Mnt__Place *rec;
+	int r = 0;
 
-	for (size_t i = 0; (rec = ckpt_record_at(run, "mnt.place", i)); i++)
-		if (enter(run, rec, err) < 0)
-			return ckpt_wrap(err, "task %u", rec->id);
-	return 0;
+	for (size_t i = 0; r == 0 && (rec = ckpt_record_at(run, "mnt.place", i)); i++) {
+		if (!rec->gone_ns) {
+			r = enter(run, rec, &none, err);
+			if (r < 0)
+				ckpt_wrap(err, "task %u", rec->id);
+		} else if (comes_first(run, i)) {
+			r = enter_gone(run, i, err);
+		}
+	}
+	return r;
 }

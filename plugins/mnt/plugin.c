@@ -19,6 +19,7 @@ static const struct ckpt_feature features[] = {
 	{ "locked", "mounts that their user namespace must not take off stay locked" },
 	{ "propagation", "shared, receiving and unbindable mounts" },
 	{ "root", "root and working directories outside ckpt's own root" },
+	{ "gone-root", "root directories in /proc of a process that has ended, as sandboxes have" },
 	{ NULL, NULL },
 };
 
