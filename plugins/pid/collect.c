@@ -293,11 +293,11 @@ static int put_namespaces(struct collect *c, struct ckpt_error *err)
 		rec.level = c->map.ns[i].level;
 		rec.ns = i ? c->map.ns[i].nsfs->id : 0;
 		rec.init = c->map.ns[i].init;
-		r = pid_collect_counters(c->run, &rec, err);
+		r = pid_collect_counters(c->run, &rec, &c->map.ns[i], err);
 		if (r == 0)
 			r = ckpt_record_put(c->run, PID_REC_NAMESPACE, &rec.base, err);
 	}
-	return r;
+	return r < 0 ? r : pid_put_back_counters(c->run, &c->map, err);
 }
 
 int pid_collect(struct ckpt_run *run, struct ckpt_error *err)

@@ -35,8 +35,8 @@ static uint32_t number(const struct ckpt_script *s, int op)
 	return (uint32_t)strtoul(ckpt_script_out(s, op, 1), NULL, 10);
 }
 
-static int read_counters(struct ckpt_run *run, struct ckpt_task *init, uint32_t *max,
-			 uint32_t *last, struct ckpt_error *err)
+static int ask_task(struct ckpt_run *run, struct ckpt_task *init, uint32_t *max, uint32_t *last,
+		    struct ckpt_error *err)
 {
 	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "pid.counters");
 	int max_op = add_read(s, PID_MAX_FILE), last_op = add_read(s, LAST_FILE);
@@ -49,23 +49,78 @@ static int read_counters(struct ckpt_run *run, struct ckpt_task *init, uint32_t 
 	return 0;
 }
 
-int pid_collect_counters(struct ckpt_run *run, Ckpt__Pid__Namespace *rec, struct ckpt_error *err)
+static uint32_t own_pid_max(void)
+{
+	CKPT_AUTO_FILE FILE *f = fopen(PID_MAX_FILE, "re");
+	uint32_t max = 0;
+
+	return f && fscanf(f, "%u", &max) == 1 ? max : 0;
+}
+
+struct answer {
+	uint32_t max, last;
+};
+
+/* In the namespace, by a process that has taken the number after the last one. */
+static int look(void *arg, struct ckpt_error *err)
+{
+	struct answer *a = arg;
+
+	a->max = own_pid_max();
+	a->last = (uint32_t)syscall(SYS_getpid) - 1;
+	return a->max ? 0 : ckpt_fail(err, EIO, "reading " PID_MAX_FILE);
+}
+
+static int read_counters(struct ckpt_run *run, struct pid_ns *ns, struct ckpt_task *init,
+			 struct answer *a, struct ckpt_error *err)
+{
+	const struct ckpt_ns_place place = { .ns[CKPT_NS_PID] = ns->nsfs };
+	struct ckpt_error no = { 0 };
+	int r = ask_task(run, init, &a->max, &a->last, &no);
+
+	/* no /proc in its mount namespace, or a root in which nothing is found */
+	if (r == -ENOENT || r == -ESRCH || r == -EACCES || r == -ENOTDIR) {
+		ns->touched = true;
+		return ckpt_ns_run(run, &place, look, a, err);
+	}
+	if (r < 0 && err)
+		*err = no;
+	return r;
+}
+
+int pid_collect_counters(struct ckpt_run *run, Ckpt__Pid__Namespace *rec, struct pid_ns *ns,
+			 struct ckpt_error *err)
 {
 	struct ckpt_task *init = ckpt_task_by_id(run, rec->init);
-	uint32_t max, last;
+	struct answer a;
 	int r;
 
 	if (!rec->parent || !init || init->zombie)
 		return 0;
-	r = read_counters(run, init, &max, &last, err);
+	r = read_counters(run, ns, init, &a, err);
 	if (r < 0)
 		return r;
+	ns->last = a.last;
 	if (ckpt_refuse_off(run, "counters", init,
 			    "pid_max and the next number of its namespace") == 1) {
-		rec->pid_max = max;
-		rec->last_pid = last;
+		rec->pid_max = a.max;
+		rec->last_pid = a.last;
 	}
 	return 0;
+}
+
+/* Whoever looked from inside has taken a number there, and on all levels above. */
+int pid_put_back_counters(struct ckpt_run *run, const struct pid_nsmap *map, struct ckpt_error *err)
+{
+	bool touched = false;
+	int r = 0;
+
+	for (size_t i = map->n; i-- > 1 && r == 0;) {
+		touched |= map->ns[i].touched;
+		if (touched && map->ns[i].last)
+			r = pid_write_last(run, map->ns[i].nsfs, map->ns[i].last, err);
+	}
+	return r;
 }
 
 int pid_check_counters(const Ckpt__Pid__Namespace *rec, struct ckpt_error *err)
@@ -75,14 +130,6 @@ int pid_check_counters(const Ckpt__Pid__Namespace *rec, struct ckpt_error *err)
 				    "pid namespace %u: pid_max %u, last number %u", rec->id,
 				    rec->pid_max, rec->last_pid);
 	return 0;
-}
-
-static uint32_t own_pid_max(void)
-{
-	CKPT_AUTO_FILE FILE *f = fopen(PID_MAX_FILE, "re");
-	uint32_t max = 0;
-
-	return f && fscanf(f, "%u", &max) == 1 ? max : 0;
 }
 
 static int write_number(const char *path, uint32_t value, struct ckpt_error *err)

@@ -24,6 +24,8 @@ struct pid_ns {
 	uint32_t init; /* task id, 0 until it was seen */
 	uint64_t ino;
 	struct ckpt_ns *nsfs;
+	uint32_t last; /* the number given out last, once it was read */
+	bool touched;  /* we have taken a number there to read it */
 };
 
 /* The pid namespaces of a tree, in order of being met; [0] is ckpt's own. */
@@ -85,7 +87,10 @@ bool pid_has_extension(struct ckpt_run *run, const char *point, const char *name
 
 /* ---- counters of nested namespaces (counters.c) -------------------------------- */
 
-int pid_collect_counters(struct ckpt_run *run, Ckpt__Pid__Namespace *rec, struct ckpt_error *err);
+int pid_collect_counters(struct ckpt_run *run, Ckpt__Pid__Namespace *rec, struct pid_ns *ns,
+			 struct ckpt_error *err);
+int pid_put_back_counters(struct ckpt_run *run, const struct pid_nsmap *map,
+			  struct ckpt_error *err);
 /* The number given out last in a namespace: the next one is one more, if it is free. */
 int pid_write_last(struct ckpt_run *run, const struct ckpt_ns *ns, uint32_t last,
 		   struct ckpt_error *err);
