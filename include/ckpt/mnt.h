@@ -105,6 +105,28 @@ CKPT_API void ckpt_ids_give_back(struct ckpt_ids *old);
 #define CKPT_AUTO_IDS __attribute__((cleanup(ckpt_ids_give_back)))
 
 /*
+ * A directory that was removed together with what was in it, but for a file that is still
+ * in use. ckpt_dirs_look(): is the nearest directory above `path` (or itself) there? 0 and
+ * what it is, or a negative errno as ckpt_stat_in(). restore: ckpt_dirs_open() makes what is
+ * missing, for as long as the file takes to be made again and to lose its name.
+ */
+struct ckpt_dirs {
+	int base; /* the nearest that was there; -1 */
+	int fd;	  /* O_PATH of the directory; -1 */
+	char made[4096];
+};
+
+CKPT_API int ckpt_dirs_look(struct ckpt_run *run, uint32_t mnt, const char *path, struct stat *st);
+CKPT_API int ckpt_dirs_open(struct ckpt_run *run, uint32_t mnt, const char *path,
+			    struct ckpt_dirs *dirs, struct ckpt_error *err);
+CKPT_API void ckpt_dirs_remove(struct ckpt_dirs *dirs);
+#define CKPT_NO_DIRS       \
+	{                  \
+		-1, -1, "" \
+	}
+#define CKPT_AUTO_DIRS __attribute__((cleanup(ckpt_dirs_remove)))
+
+/*
  * The extension point "place", asked by the plugin task: whoever saves root and working
  * directories that are not found from ckpt's own root. Register with
  *     { CKPT_PLACE_POINT, "mnt", &place_kind }

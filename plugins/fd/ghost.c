@@ -99,10 +99,10 @@ static int deleted_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 		r = mnt = ckpt_mnt_of_fd(run, f->fd, err);
 	if (r < 0 && r != -ENOENT)
 		return r;
-	if (!dir || r == -ENOENT || ckpt_stat_in(run, (uint32_t)mnt, dir, false, &st) ||
-	    !S_ISDIR(st.st_mode) || st.st_dev != f->st.st_dev)
+	if (!dir || r == -ENOENT || ckpt_dirs_look(run, (uint32_t)mnt, dir, &st) ||
+	    st.st_dev != f->st.st_dev)
 		return fd_refuse(run, f, "deleted",
-				 "its directory is gone, or on another filesystem, for ckpt",
+				 "its directory is on another filesystem, for ckpt",
 				 "run ckpt in the same mount namespace, or allow the loss");
 	/* reading the content would break the lease */
 	if (strstr(f->fdinfo, "LEASE"))
@@ -263,12 +263,11 @@ static int deleted_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 	if (!fd_image_path(&g->name, path, sizeof(path)) || g->seals || g->huge)
 		return ckpt_fail_image(err, "file %u is not a valid deleted file", id);
 	fd_directory_of(path, g->name.len, dir, sizeof(dir));
-	r = ckpt_stat_in(run, g->mnt, dir, false, &st);
-	if (r == -EINPROGRESS)
-		return 0;
-	if (r < 0 || !S_ISDIR(st.st_mode))
+	r = ckpt_dirs_look(run, g->mnt, dir, &st);
+	if (r < 0 && r != -EINPROGRESS)
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "make the directory again",
-				  "%s, where a deleted file was, is not there", dir);
+				  "%s, where a deleted file was, cannot be made: %s", dir,
+				  ckpt_errno_name(r));
 	return 0;
 }
 
@@ -364,19 +363,19 @@ static int make_deleted(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, struct c
 	char path[PATH_MAX], dir[PATH_MAX], name[PATH_MAX + 64];
 	const Ckpt__Fd__File *file = tmpfile_of(run, g);
 	CKPT_AUTO_IDS struct ckpt_ids ids = { 0 };
-	CKPT_AUTO_FD int fd = -1, at = -1;
+	CKPT_AUTO_DIRS struct ckpt_dirs dirs = CKPT_NO_DIRS;
+	CKPT_AUTO_FD int fd = -1;
 	int r;
 
 	if (!fd_image_path(&g->name, path, sizeof(path)))
 		return ckpt_fail_image(err, "file %u has no path", g->id);
 	fd_directory_of(path, g->name.len, dir, sizeof(dir));
-	at = ckpt_open_in(run, g->mnt, dir, O_PATH | O_DIRECTORY, 0, err);
-	if (at < 0)
-		return at;
-	snprintf(dir, sizeof(dir), "/proc/self/fd/%d", at);
 	r = ckpt_ids_take(&ids, g->owner->uid, g->owner->gid, err);
+	if (r == 0)
+		r = ckpt_dirs_open(run, g->mnt, dir, &dirs, err);
 	if (r < 0)
 		return r;
+	snprintf(dir, sizeof(dir), "/proc/self/fd/%d", dirs.fd);
 	if (file)
 		return make_tmpfile(run, g, dir, file, err);
 	snprintf(name, sizeof(name), "%s%s", dir, strrchr(path, '/'));

@@ -94,7 +94,7 @@ static void judge(struct mem_state *st, struct mem_file *f, bool placed)
 		return;
 	if (!f->st.st_nlink)
 		mark_bad(f, "deleted-file",
-			 "the mapped file was deleted, and its directory is gone or is no file's",
+			 "the mapped file was deleted, and its directory is on another filesystem",
 			 "restart the program (packages upgraded below a program are the usual "
 			 "cause)");
 	else

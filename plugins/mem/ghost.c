@@ -65,8 +65,8 @@ enum mem_ghost mem_ghost_kind(struct ckpt_run *run, struct mem_file *f)
 	}
 	f->path[len - tail] = 0;
 	directory_of(f->path, dir, sizeof(dir));
-	if (f->path[0] == '/' && !ckpt_stat_in(run, f->mnt, dir, false, &st) &&
-	    S_ISDIR(st.st_mode) && st.st_dev == f->st.st_dev)
+	if (f->path[0] == '/' && !ckpt_dirs_look(run, f->mnt, dir, &st) &&
+	    st.st_dev == f->st.st_dev)
 		return MEM_DELETED;
 	f->path[len - tail] = ' ';
 	return MEM_NO_GHOST;
@@ -190,10 +190,11 @@ int mem_ghost_plan(struct ckpt_run *run, const struct mem_image *im, const mem_f
 		return ckpt_fail_image(err, "file %u: '%s' is not an absolute path", f->id,
 				       f->path);
 	directory_of(f->path, dir, sizeof(dir));
-	r = open ? -EINPROGRESS : ckpt_stat_in(run, f->mnt, dir, false, &st);
-	if (r != -EINPROGRESS && (r < 0 || !S_ISDIR(st.st_mode)))
+	r = open ? 0 : ckpt_dirs_look(run, f->mnt, dir, &st);
+	if (r < 0 && r != -EINPROGRESS)
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "make the directory",
-				  "deleted file %s: its directory is not there", f->path);
+				  "deleted file %s: its directory cannot be made: %s", f->path,
+				  ckpt_errno_name(r));
 	return 0;
 }
 
@@ -217,25 +218,23 @@ static int make_deleted(struct ckpt_run *run, const mem_file_rec *f, struct ckpt
 	const int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
 	char dir[PATH_MAX], name[64];
 	CKPT_AUTO_IDS struct ckpt_ids ids = { 0 };
-	CKPT_AUTO_FD int at = -1;
+	CKPT_AUTO_DIRS struct ckpt_dirs dirs = CKPT_NO_DIRS;
 	const char *last = strrchr(f->path, '/') + 1;
 	int fd;
 
 	directory_of(f->path, dir, sizeof(dir));
-	at = ckpt_open_in(run, f->mnt, dir, O_PATH | O_DIRECTORY, 0, err);
-	if (at < 0)
-		return at;
-	if (ckpt_ids_take(&ids, f->uid, f->gid, err) < 0)
+	if (ckpt_ids_take(&ids, f->uid, f->gid, err) < 0 ||
+	    ckpt_dirs_open(run, f->mnt, dir, &dirs, err) < 0)
 		return -err->err;
-	fd = openat(at, last, flags, 0600);
+	fd = openat(dirs.fd, last, flags, 0600);
 	if (fd < 0 && errno == EEXIST) {
 		snprintf(name, sizeof(name), ".ckpt-%d-map-%u", getpid(), f->id);
 		last = name;
-		fd = openat(at, last, flags, 0600);
+		fd = openat(dirs.fd, last, flags, 0600);
 	}
 	if (fd < 0)
 		return ckpt_fail_sys(err, errno, "making the deleted file %s", f->path);
-	if (!unlinkat(at, last, 0))
+	if (!unlinkat(dirs.fd, last, 0))
 		return fd;
 	ckpt_fail_sys(err, errno, "deleting %s again", f->path);
 	close(fd);

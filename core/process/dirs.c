@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Directories that were removed while a file of theirs was in use: made again for the
+ * moment in which the file is, so that its path is what it was.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <ckpt/mnt.h>
+
+#include "engine/run.h"
+
+/* The length of the path without its last name; "/" stays. */
+static size_t above(const char *path, size_t len)
+{
+	while (len > 1 && path[len - 1] != '/')
+		len--;
+	while (len > 1 && path[len - 1] == '/')
+		len--;
+	return len;
+}
+
+/* What of `path` is there; the directory's length, or a negative errno. */
+static ssize_t nearest(struct ckpt_run *run, uint32_t mnt, const char *path, struct stat *st)
+{
+	char dir[PATH_MAX];
+	size_t len = strlen(path);
+	int r;
+
+	if (path[0] != '/' || len >= sizeof(dir))
+		return -ENAMETOOLONG;
+	for (;;) {
+		snprintf(dir, sizeof(dir), "%.*s", (int)len, path);
+		r = ckpt_stat_in(run, mnt, dir, false, st);
+		if (r != -ENOENT || len == 1)
+			break;
+		len = above(path, len);
+	}
+	if (r < 0)
+		return r;
+	return S_ISDIR(st->st_mode) ? (ssize_t)len : -ENOTDIR;
+}
+
+int ckpt_dirs_look(struct ckpt_run *run, uint32_t mnt, const char *path, struct stat *st)
+{
+	ssize_t len = nearest(run, mnt, path, st);
+
+	return len < 0 ? (int)len : 0;
+}
+
+/* Names only: nothing that would lead out of what we make. */
+static bool is_plain(const char *path)
+{
+	for (const char *p = path; *p; p += strcspn(p, "/"), p += *p == '/') {
+		const size_t n = strcspn(p, "/");
+
+		if (!n || (n == 1 && p[0] == '.') || (n == 2 && p[0] == '.' && p[1] == '.'))
+			return false;
+	}
+	return true;
+}
+
+/* mkdir(2) of each part, the first one first; d->made grows with them. */
+static int make_missing(struct ckpt_dirs *d, const char *rest, struct ckpt_error *err)
+{
+	char part[PATH_MAX];
+
+	for (size_t len = 0; rest[len];) {
+		len += strspn(rest + len, "/");
+		len += strcspn(rest + len, "/");
+		snprintf(part, sizeof(part), "%.*s", (int)len, rest);
+		if (mkdirat(d->base, part, 0700))
+			return ckpt_fail_sys(err, errno, "mkdir(2) of %s", part);
+		snprintf(d->made, sizeof(d->made), "%s", part);
+	}
+	return 0;
+}
+
+int ckpt_dirs_open(struct ckpt_run *run, uint32_t mnt, const char *path, struct ckpt_dirs *d,
+		   struct ckpt_error *err)
+{
+	struct stat st;
+	char dir[PATH_MAX];
+	ssize_t len = nearest(run, mnt, path, &st);
+	const char *rest = len < 0 ? NULL : path + len;
+
+	*d = (struct ckpt_dirs){ -1, -1, "" };
+	if (len < 0)
+		return ckpt_fail_sys(err, (int)len, "%s", path);
+	rest += strspn(rest, "/");
+	if (!is_plain(rest))
+		return ckpt_fail_image(err, "%s is no plain path", path);
+	snprintf(dir, sizeof(dir), "%.*s", (int)len, path);
+	d->base = ckpt_open_in(run, mnt, dir, O_PATH | O_DIRECTORY, 0, err);
+	if (d->base < 0)
+		return d->base;
+	if (make_missing(d, rest, err) < 0)
+		return -err->err;
+	d->fd = openat(d->base, d->made[0] ? d->made : ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	return d->fd < 0 ? ckpt_fail_sys(err, errno, "opening %s", path) : 0;
+}
+
+void ckpt_dirs_remove(struct ckpt_dirs *d)
+{
+	while (d->made[0]) {
+		char *slash = strrchr(d->made, '/');
+
+		unlinkat(d->base, d->made, AT_REMOVEDIR);
+		*(slash ? slash : d->made) = 0;
+	}
+	if (d->fd >= 0)
+		close(d->fd);
+	if (d->base >= 0)
+		close(d->base);
+	*d = (struct ckpt_dirs){ -1, -1, "" };
+}
