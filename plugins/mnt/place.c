@@ -47,9 +47,10 @@ static int locate(struct ckpt_run *run, const struct ckpt_task *t, const char *l
 	if (p->mnt < 0 && p->mnt != -ENOENT)
 		return p->mnt;
 	p->gone_ns = p->gone = 0;
+	p->found = false;
 	if (p->mnt < 0)
-		p->found = false;
-	else if (!ckpt_stat_in(run, (uint32_t)p->mnt, p->path, false, &there))
+		return 0;
+	if (!ckpt_stat_in(run, (uint32_t)p->mnt, p->path, false, &there))
 		p->found = same(&is, &there);
 	else
 		return mnt_gone_find(run, fd, p->path, &p->gone_ns, &p->gone, err);

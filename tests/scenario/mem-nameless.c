@@ -41,6 +41,8 @@ static struct object {
 	{ .name = "open", .memfd = true, .keep = true, .seals = F_SEAL_SEAL },
 	{ .name = "unlinked" },
 	{ .name = "unlinked-open", .keep = true },
+	{ .name = "removed/too/unlinked" },
+	{ .name = "removed/too/unlinked-open", .keep = true },
 };
 enum { OBJECTS = sizeof(objects) / sizeof(objects[0]), DIRTY = 2 * PAGE };
 
@@ -80,11 +82,29 @@ static unsigned char *map(int fd, int prot, int flags)
 	return at;
 }
 
+/* One that is in a directory loses that too. */
+static void make_directories(const char *name)
+{
+	if (!strchr(name, '/'))
+		return;
+	MUST(mkdir(victim_path("removed"), 0755));
+	MUST(mkdir(victim_path("removed/too"), 0755));
+}
+
+static void remove_directories(const char *name)
+{
+	if (!strchr(name, '/'))
+		return;
+	MUST(rmdir(victim_path("removed/too")));
+	MUST(rmdir(victim_path("removed")));
+}
+
 static void build(struct object *o, size_t number)
 {
 	struct timespec times[2] = { { MODIFIED, 7 }, { MODIFIED, 8 } };
 	char *path = victim_path(o->name);
 
+	make_directories(o->name);
 	o->fd = o->memfd ? MUST(memfd_create(o->name, MFD_ALLOW_SEALING | MFD_CLOEXEC))
 			 : MUST(open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600));
 	put(o->fd, number);
@@ -98,6 +118,7 @@ static void build(struct object *o, size_t number)
 	MUST(futimens(o->fd, times));
 	if (!o->memfd)
 		MUST(unlink(path));
+	remove_directories(o->name);
 	if (!o->keep)
 		close(o->fd);
 	free(path);
