@@ -83,7 +83,7 @@ int mnt_place_takes(struct ckpt_run *run, const struct ckpt_task *t, struct ckpt
 	return r < 0 ? r : cwd.mnt != 0;
 }
 
-static bool gone(struct ckpt_run *run, int r)
+static bool has_left(struct ckpt_run *run, int r)
 {
 	return ckpt_is_live(run) && (r == -ENOENT || r == -ESRCH);
 }
@@ -118,7 +118,7 @@ static int survey_one(struct ckpt_run *run, const struct ckpt_task *t, struct ck
 	if (r == 0)
 		r = locate(run, t, "cwd", &cwd, err);
 	if (r < 0)
-		return gone(run, r) ? 0 : r;
+		return has_left(run, r) ? 0 : r;
 	/* one process at a time is brought back for a moment */
 	if (root.gone_ns && cwd.gone_ns && (root.gone_ns != cwd.gone_ns || root.gone != cwd.gone))
 		cwd.gone_ns = 0;
@@ -133,7 +133,7 @@ int mnt_places_survey(struct ckpt_run *run, struct ckpt_error *err)
 		const struct ckpt_task *t = ckpt_task_at(run, i);
 		int r = t->zombie || is_lost(run, t) ? 0 : mnt_place_takes(run, t, err);
 
-		if (gone(run, r) || !r)
+		if (has_left(run, r) || !r)
 			continue;
 		if (r > 0)
 			r = ckpt_refuse_off(run, "root", t, "root or working directory");
@@ -293,10 +293,11 @@ static int enter_gone(struct ckpt_run *run, size_t first, struct ckpt_error *err
 /* Is it the first one in that place? */
 static bool comes_first(struct ckpt_run *run, size_t at)
 {
-	const Ckpt__Mnt__Place *rec = ckpt_record_at(run, "mnt.place", at), *other;
+	const Ckpt__Mnt__Place *rec = ckpt_record_at(run, "mnt.place", at);
 
 	for (size_t i = 0; i < at; i++) {
-		other = ckpt_record_at(run, "mnt.place", i);
+		const Ckpt__Mnt__Place *other = ckpt_record_at(run, "mnt.place", i);
+
 		if (other->gone_ns == rec->gone_ns && other->gone == rec->gone)
 			return false;
 	}
