@@ -121,11 +121,15 @@ struct fd_state {
 	bool foreign_known, has_private; /* FIFOs, files without a name */
 	struct fd_foreign *foreign;	 /* by inode */
 	size_t n_foreign;
+	uint64_t *detached; /* the kernel's numbers of mounts that are in no namespace */
+	size_t n_detached;
 	struct stat nameless[FD_NAMELESS]; /* an example of each; st_dev 0: none */
 	dev_t plain_dev;		   /* an ordinary filesystem seen last */
 	int scratch[2], scratch_capacity;  /* a pipe to copy into; capacity 0: none */
 	struct ckpt_pages *pages;	   /* content; NULL: none yet. The engine closes it */
 	/* restore */
+	int *clones; /* of mounts that are in no namespace; -1 */
+	size_t n_clones;
 	struct fd_stashed *stash;
 	size_t n_stash, cap_stash;
 };
@@ -255,6 +259,18 @@ const char *fd_directory_of(const char *path, size_t len, char *buf, size_t size
 /* Refuse what is not in ckpt's own mount namespace. 0: it is. */
 int fd_own_mount_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			struct ckpt_error *err);
+/* ---- mounts that are in no namespace (detached.c) ------------------------------------ */
+
+bool fd_is_detached(struct ckpt_run *run, const struct ckpt_fd_found *f);
+int fd_detached_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err);
+/* `root` has room for PATH_MAX. */
+int fd_detached_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			Ckpt__Fd__Detached *rec, char *root, struct ckpt_error *err);
+int fd_detached_plan(struct ckpt_run *run, const Ckpt__Fd__Detached *rec, struct ckpt_error *err);
+int fd_detached_open(struct ckpt_run *run, const Ckpt__Fd__Detached *rec, const char *path,
+		     int open_flags, struct ckpt_error *err);
+void fd_detached_free(struct fd_state *st);
+
 /* Was it deleted while another name is left? */
 bool fd_has_other_name(const struct ckpt_fd_found *f);
 /* A directory that was removed? */

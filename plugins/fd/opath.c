@@ -20,6 +20,8 @@ static int opath_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, str
 		return fd_refuse(run, f, "open-flags", "it was opened with flags unknown to ckpt",
 				 "allow the loss");
 	r = fd_filesystem_survey(run, f, err);
+	if (!r && fd_is_detached(run, f))
+		return fd_detached_survey(run, f, err);
 	return r ? r : fd_place_survey(run, f, err);
 }
 
@@ -27,8 +29,16 @@ static int opath_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			 struct ckpt_error *err)
 {
 	Ckpt__Fd__Opath rec = CKPT__FD__OPATH__INIT;
-	int r = fd_place_mnt(run, f, &rec.mnt, err);
+	Ckpt__Fd__Detached detached;
+	char root[PATH_MAX];
+	int r;
 
+	if (fd_is_detached(run, f)) {
+		rec.detached = &detached;
+		r = fd_detached_collect(run, f, &detached, root, err);
+	} else {
+		r = fd_place_mnt(run, f, &rec.mnt, err);
+	}
 	if (r < 0)
 		return r;
 	rec.id = f->file;
@@ -56,6 +66,8 @@ static int opath_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 	    file->flags & ~(uint32_t)FLAGS_OK || file->pos ||
 	    (rec->type == S_IFLNK && !(file->flags & O_NOFOLLOW)))
 		return ckpt_fail_image(err, "open file %u is not a valid O_PATH descriptor", id);
+	if (rec->detached)
+		return fd_detached_plan(run, rec->detached, err);
 	r = ckpt_stat_in(run, rec->mnt, path, true, &st);
 	if (r == -EINPROGRESS)
 		return 0;
@@ -78,7 +90,10 @@ static int opath_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, str
 
 	if (!path)
 		return ckpt_fail_image(err, "open file %u has no path", slot->file);
-	fd = ckpt_open_in(run, rec->mnt, path, (slot->flags & FLAGS_OK) | O_PATH, 0, err);
+	fd = rec->detached
+		     ? fd_detached_open(run, rec->detached, path, (slot->flags & FLAGS_OK) | O_PATH,
+					err)
+		     : ckpt_open_in(run, rec->mnt, path, (slot->flags & FLAGS_OK) | O_PATH, 0, err);
 	if (fd < 0)
 		return fd;
 	if (fstat(fd, &st) || (st.st_mode & S_IFMT) != rec->type)

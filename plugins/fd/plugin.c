@@ -37,6 +37,7 @@ static const struct ckpt_feature features[] = {
 	{ "memfd", "memfds with content and seals" },
 	{ "other-name", "files deleted while open of which another name is left" },
 	{ "dead-directory", "directories removed while open" },
+	{ "detached", "files of mounts that are in no namespace any more" },
 	{ "signalfd", "signalfds with their masks" },
 	{ "pidfd", "pidfds of tasks in the tree, dead ones and reaped ones" },
 	{ "o-path", "O_PATH descriptors" },

@@ -123,14 +123,24 @@ static int regular_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 		return fd_refuse(run, f, "open-flags", reason, "allow the loss");
 	}
 	r = fd_filesystem_survey(run, f, err);
+	if (!r && fd_is_detached(run, f))
+		return fd_detached_survey(run, f, err);
 	return r ? r : fd_place_survey(run, f, err);
 }
 static int regular_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			   struct ckpt_error *err)
 {
 	Ckpt__Fd__Regular rec = CKPT__FD__REGULAR__INIT;
-	int r = fd_place_mnt(run, f, &rec.mnt, err);
+	Ckpt__Fd__Detached detached;
+	char root[PATH_MAX];
+	int r;
 
+	if (fd_is_detached(run, f)) {
+		rec.detached = &detached;
+		r = fd_detached_collect(run, f, &detached, root, err);
+	} else {
+		r = fd_place_mnt(run, f, &rec.mnt, err);
+	}
 	if (r < 0)
 		return r;
 	rec.id = f->file;
@@ -183,6 +193,8 @@ static int regular_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 	    (rec->type != S_IFREG && rec->type != S_IFDIR) ||
 	    file->flags & ~(uint32_t)FD_OPEN_FLAGS || file->pos < 0)
 		return ckpt_fail_image(err, "open file %u is not a valid regular file", id);
+	if (rec->detached)
+		return fd_detached_plan(run, rec->detached, err);
 	r = ckpt_stat_in(run, rec->mnt, path, false, &st);
 	if (r == -EINPROGRESS)
 		return 0;
@@ -213,7 +225,10 @@ static int regular_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 
 	if (!path)
 		return ckpt_fail_image(err, "open file %u has no path", slot->file);
-	fd = ckpt_open_in(run, rec->mnt, path, (slot->flags & FD_OPEN_FLAGS) | O_NOCTTY, 0, err);
+	fd = rec->detached
+		     ? fd_detached_open(run, rec->detached, path, slot->flags & FD_OPEN_FLAGS, err)
+		     : ckpt_open_in(run, rec->mnt, path, (slot->flags & FD_OPEN_FLAGS) | O_NOCTTY,
+				    0, err);
 	if (fd < 0)
 		return ckpt_wrap(err, "flags %#o", slot->flags);
 	if (fstat(fd, &st) || (st.st_mode & S_IFMT) != rec->type)

@@ -57,6 +57,7 @@ void fd_state_free(void *state)
 		close(st->scratch[0]);
 		close(st->scratch[1]);
 	}
+	fd_detached_free(st);
 	free(st->stash);
 	free(st->kinds);
 	free(st);

@@ -2,7 +2,8 @@
 /*
  * A container, pid and mount namespace, whose first process has files of its own /proc and
  * /sys open: of itself, of the other process there, of nobody; and a cgroup's, where the
- * machine has one mounted.
+ * machine has one mounted. It has files open, too, by a mount that it has taken off since:
+ * the old root, and a read-only bind.
  */
 #include "victim.h"
 
@@ -21,6 +22,8 @@ static int question[2], reply[2];
 static int other_status, own_maps, other_dir, proc_top, ostype, sys_dir, sys_file, sys_place;
 static int host_sys, cgroup_file = -1;
 static char first[64];
+static int old_file, old_dir, bound_dir, bound_file;
+static unsigned writes;
 
 static bool leads_to(int fd, const char *path)
 {
@@ -40,10 +43,35 @@ static bool has_link(int fd, const char *wanted)
 	return !strcmp(link, wanted);
 }
 
+/* By mounts that are in no namespace. */
+static void check_detached(void)
+{
+	char text[16] = "", wanted[16];
+	int fd;
+
+	CHECK(pread(old_file, text, 8, 0) == (writes ? 8 : 0), "the old root's file: %s", text);
+	snprintf(wanted, sizeof(wanted), "%08u", writes);
+	CHECK(!writes || !strcmp(text, wanted), "it holds '%s', not '%s'", text, wanted);
+	snprintf(wanted, sizeof(wanted), "%08u", ++writes);
+	CHECK(pwrite(old_file, wanted, 8, 0) == 8, "writing to it: %s", strerror(errno));
+	CHECK(!faccessat(old_dir, "held", F_OK, 0), "the old root's directory is another");
+	CHECK(!faccessat(bound_dir, "inner", F_OK, 0) && has_link(bound_dir, "/"),
+	      "the bound directory is another");
+	CHECK(faccessat(bound_dir, "../../held", F_OK, 0) &&
+		      !faccessat(bound_dir, "../inner", F_OK, 0),
+	      "it has a way up");
+	fd = openat(bound_dir, "inner", O_RDWR);
+	CHECK(fd < 0 && errno == EROFS, "it is not read-only: %s", strerror(errno));
+	CHECK(pread(bound_file, text, 5, 0) == 5 && !memcmp(text, "inner", 5) &&
+		      has_link(bound_file, "/inner"),
+	      "the bound file is another");
+}
+
 static void check_container(void)
 {
 	char text[4096] = "";
 
+	check_detached();
 	CHECK(lseek(other_status, 0, SEEK_CUR) == 6, "the position is %ld",
 	      (long)lseek(other_status, 0, SEEK_CUR));
 	CHECK(pread(other_status, text, 10, 0) == 10 && !memcmp(text, "Name:\tneig", 10),
@@ -63,6 +91,31 @@ static void check_container(void)
 	memset(text, 0, sizeof(text));
 	CHECK(pread(sys_file, text, sizeof(first) - 1, 0) > 0 && !strcmp(text, first),
 	      "the file of /sys holds '%s', not '%s'", text, first);
+}
+
+static void open_detached(void)
+{
+	struct {
+		struct file_handle h;
+		char room[MAX_HANDLE_SZ];
+	} handle = { .h.handle_bytes = MAX_HANDLE_SZ };
+	int fd, mount_id;
+
+	old_dir = MUST(open(victim_path("held-dir"), O_RDONLY | O_DIRECTORY));
+	old_file = MUST(open(victim_path("held-dir/held"), O_RDWR));
+	if (name_to_handle_at(old_file, "", &handle.h, &mount_id, AT_EMPTY_PATH))
+		victim_skip("no file handles: %s", strerror(errno));
+	MUST(mkdir(victim_path("held-dir/sub"), 0755));
+	fd = MUST(open(victim_path("held-dir/sub/inner"), O_CREAT | O_RDWR, 0644));
+	MUST(write(fd, "inner", 5));
+	close(fd);
+	MUST(mkdir(victim_path("bound"), 0755));
+	MUST(mount(victim_path("held-dir/sub"), victim_path("bound"), NULL, MS_BIND, NULL));
+	MUST(mount(NULL, victim_path("bound"), NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NODEV,
+		   NULL));
+	bound_dir = MUST(open(victim_path("bound"), O_PATH | O_DIRECTORY));
+	bound_file = MUST(open(victim_path("bound/inner"), O_RDONLY));
+	MUST(umount2(victim_path("bound"), MNT_DETACH));
 }
 
 static _Noreturn void neighbour(void)
@@ -94,6 +147,7 @@ static _Noreturn void container(void)
 
 	MUST(prctl(PR_SET_NAME, "container"));
 	MUST(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL));
+	open_detached();
 	MUST(mount("root", victim_path("c"), "tmpfs", MS_NOSUID, "mode=755,size=1m"));
 	MUST(chdir(victim_path("c")));
 	MUST(mkdir("proc", 0555));
@@ -170,6 +224,8 @@ int main(int argc, char **argv)
 	MUST(pipe(question));
 	MUST(pipe(reply));
 	MUST(mkdir(victim_path("c"), 0755));
+	MUST(mkdir(victim_path("held-dir"), 0755));
+	MUST(close(MUST(open(victim_path("held-dir/held"), O_CREAT | O_WRONLY, 0644))));
 	if (MUST(syscall(SYS_clone, CLONE_NEWPID | CLONE_NEWNS | SIGCHLD, 0, 0, 0, 0)) == 0)
 		container();
 	MUST(read(reply[0], &c, 1));

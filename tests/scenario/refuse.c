@@ -470,6 +470,14 @@ static void mount_overlay(void)
 	MUST(mount(victim_path("part"), victim_path("other"), NULL, MS_BIND, NULL));
 }
 
+/* Nobody else shows what was in there. */
+static void mount_taken_off(void)
+{
+	own_mounts();
+	MUST(open(victim_path("whole/a"), O_RDONLY | O_DIRECTORY));
+	MUST(umount2(victim_path("whole"), MNT_DETACH));
+}
+
 /* The kernel looks for the devpts beside the node, where nothing is when terminals are made. */
 static void terminal_by_node(void)
 {
@@ -641,6 +649,7 @@ static const struct mode {
 	{ "mount-deleted", mount_deleted, "/part .*its name is used again" },
 	{ "mount-deleted-twice", mount_deleted_twice, "/part .*is mounted elsewhere too" },
 	{ "mount-overlay", mount_overlay, "/other .*overlay" },
+	{ "mount-taken-off", mount_taken_off, "fd detached-mount .*in no mount namespace" },
 	{ "terminal-by-node", terminal_by_node, "tty devpts .*by a node beside that devpts" },
 	{ "net-lifetime", net_lifetime, "addresses or routes that expire" },
 	{ "net-nexthop", net_nexthop, "next hop objects" },
