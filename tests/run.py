@@ -24,6 +24,8 @@ def arguments():
     parser.add_argument("--only", metavar="PATTERN", help="tests whose name has (or matches) PATTERN")
     parser.add_argument("--stage", action="append", choices=STAGES, help="only these stages")
     parser.add_argument("--build", default=context.SOURCE / "build", help="directory of the builds")
+    parser.add_argument("--apps", action="store_true",
+                        help="programs that are too large for every run, too: more rounds, a browser")
     parser.add_argument("--seed", type=int, default=1,
                         help="for random choices; another one looks elsewhere")
     parser.add_argument("--list", action="store_true", help="print the names and run nothing")
@@ -38,7 +40,7 @@ def main():
     proc.start_afresh()
     proc.become_subreaper()
     proc.own_ipc_namespace()
-    run = context.Context(args.build, args.quick, args.seed)
+    run = context.Context(args.build, args.quick, args.seed, args.apps)
     results = report.Report(args.only)
     print(f"seed {args.seed}", flush=True)
     for stage in args.stage or STAGES:

@@ -13,11 +13,12 @@ SOURCE = Path(__file__).resolve().parents[2]
 class Context:
     """What the stages know of the run."""
 
-    def __init__(self, build_root, quick, seed):
+    def __init__(self, build_root, quick, seed, apps=False):
         self.source = SOURCE
         self.build_root = Path(build_root)
         self.quick = quick
         self.seed = seed
+        self.apps = apps
 
     def build(self, preset="release"):
         """The build directory of a preset."""

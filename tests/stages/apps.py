@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: MIT
 """Real programs: each saved, killed, restored and checked five times in a row, and each left running."""
+import shutil
+
+from apps.desktop_app import Chromium, Terminals
 from apps.nginx_app import Nginx
 from apps.node_app import Node
 from apps.redis_app import Redis
 from apps.tmux_app import Tmux
-from lib import roundtrip
+from lib import proc, roundtrip
 from lib.victim import Victim
 from stages.scenario import directives, settings
 
@@ -38,6 +41,20 @@ def ignored(context, name):
     return [*AT_WORK, *MORE.get(name, ()), *marked]
 
 
+def desktop(context, test, start, rounds):
+    """A whole desktop: never the same twice, so it is judged by what it can do. What passes by itself
+    (a connection that is being made) is waited for."""
+    victim = start(test, context.source)
+    victim.check("built")
+    for number in range(rounds):
+        image, pids = test.dir / f"image{number}", proc.tree(victim.pid)
+        context.ckpt().dump(test, victim.pid, image, "--patience", "60", *victim.options)
+        proc.wait_gone(pids, 60)
+        victim.pid = context.ckpt().restore(test, image)
+        victim.check(f"restored {number}")
+        shutil.rmtree(image, ignore_errors=True)
+
+
 def tests(context):
     """Two for each program."""
     rounds = 2 if context.quick else 5
@@ -49,3 +66,8 @@ def tests(context):
         yield (f"apps/{name}/leave-running",
                lambda test, start=start, ignore=ignore: roundtrip.leave_running(
                    context.ckpt(), test, start(test), ignore=ignore))
+    desktops = {"terminals": Terminals, **({"chromium": Chromium} if context.apps else {})}
+    count = 10 if context.apps else 1
+    for name, start in desktops.items():
+        yield (f"apps/{name}/{count}-rounds",
+               lambda test, start=start: desktop(context, test, start, count))

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: MIT
+"""A desktop in a container (desktop/): X server, window manager, bus, and terminals or a browser with its
+sandbox on. All processes are one tree; nothing of it leaves it."""
+import json
+import os
+import re
+import subprocess
+
+from lib import proc
+from lib.report import Failure, Skip, expect
+
+# an ordinary user that every machine has
+UID, GID = 5, 60
+PATIENCE = 180
+
+
+class Desktop:
+    """A container with a session; asked from outside by programs that go in for a moment."""
+
+    # for the dump
+    options = ()
+
+    def __init__(self, test, source, program):
+        self.dir, self.checks, self.test = test.dir / program, 0, test
+        for name in ("home", "root"):
+            (self.dir / name).mkdir(parents=True)
+        os.chown(self.dir / "home", UID, GID)
+        kit = source / "tests" / "apps" / "desktop"
+        with open(self.dir / "log", "wb") as log:
+            outer = subprocess.Popen(
+                ["/usr/bin/unshare", "--pid", "--fork",
+                 # the one that waits must not be in these
+                 "/usr/bin/unshare", "--mount", "--ipc", "--uts", "--net",
+                 "/bin/bash", kit / "container.sh", kit, self.dir, str(UID), str(GID), program],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/")
+        outer.returncode = 0
+        test.cleanup(lambda: proc.kill_tree(outer.pid))
+        self.pid = 0
+        test.cleanup(lambda: self.pid and proc.kill_tree(self.pid))
+        self.pid = proc.wait_until("no container", lambda: self.first_process(outer.pid), PATIENCE)
+
+    @staticmethod
+    def first_process(outer):
+        """Whoever is number 1 in there, once it has moved into its root."""
+        for child in proc.read(f"/proc/{outer}/task/{outer}/children").split():
+            if b"\0inside\0" in proc.read(f"/proc/{child}/cmdline").encode():
+                return int(child)
+        return 0
+
+    def inside(self, *words):
+        """What a program in the container prints, run as its user."""
+        command = ["/usr/bin/nsenter", "-t", str(self.pid), "-m", "-p", "-i", "-u", "-n", "--",
+                   "/usr/bin/setpriv", "--reuid", str(UID), "--regid", str(GID), "--clear-groups",
+                   "/usr/bin/env", "-i", "HOME=/home", "PATH=/usr/bin:/bin", "LANG=C.UTF-8", "DISPLAY=:7",
+                   *words]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=PATIENCE, check=False, cwd="/")
+        self.test.log(f"$ {' '.join(words)}\n{done.stdout[:2000]}{done.stderr[-500:]}"
+                      f"[exit {done.returncode}]")
+        return done.stdout if done.returncode == 0 else ""
+
+    def until(self, what, condition):
+        """Waits for something that the container's programs do in their own time."""
+        try:
+            return proc.wait_until(what, condition, PATIENCE, 0.2)
+        except proc.Timeout as late:
+            raise Failure(f"{late}; {proc.read(self.dir / 'home' / 'session.log')[-300:]}") from late
+
+    def home(self, name):
+        """The text of a file of the user's."""
+        return proc.read(self.dir / "home" / name)
+
+    def window(self, name):
+        """Its number, as soon as it is there."""
+        return self.until(f"no window {name}", lambda: self.inside(
+            "xdotool", "search", "--onlyvisible", "--name", name).split())[-1]
+
+    def keys(self, window, text):
+        """Types into a window as the X server's keyboard."""
+        number = self.window(window)
+        self.inside("xdotool", "windowactivate", "--sync", number, "type", "--delay", "20", text)
+
+
+class Terminals(Desktop):
+    """xterms with bash and tmux, an editor, two prompts that count, jobs."""
+
+    def __init__(self, test, source):
+        super().__init__(test, source, "term")
+        self.until("the loop does not run", lambda: self.home("jobs"))
+        for window in ("^shell$", "^tmux$"):
+            self.window(window)
+
+    def tmux(self, *words):
+        """One command of tmux's."""
+        return self.inside("tmux", "-L", "desk", *words)
+
+    def type(self, window, *keys):
+        """Presses keys in a window of tmux's."""
+        self.tmux("send-keys", "-t", f"main:{window}", *keys)
+
+    def shown(self, window):
+        """What is on its screen."""
+        return self.tmux("capture-pane", "-p", "-t", f"main:{window}")
+
+    def prompt(self, window, question, mark):
+        """The number that a prompt answers with."""
+        self.type(window, question.replace("@", mark), "Enter")
+        answer = rf"^{mark} (\d+)$"
+        return int(self.until(f"{window} does not answer",
+                              lambda: re.search(answer, self.shown(window), re.MULTILINE)).group(1))
+
+    def counts(self, window, question):
+        """A prompt's counter goes on."""
+        first = self.prompt(window, question, f"a{self.checks}")
+        proc.wait_until(f"{window} does not count",
+                        lambda: self.prompt(window, question, f"b{self.checks}") > first, PATIENCE, 0.2)
+
+    def check(self, when):
+        """Everything goes on, and takes keys."""
+        self.checks += 1
+        number = self.checks
+        self.keys("^shell$", f"echo {number}$((number += 1)) >typed; tty >tty\n")
+        self.until(f"{when}: the keyboard does not reach the shell",
+                   lambda: self.home("typed") == f"{number}{number}\n" and
+                   self.home("tty").startswith("/dev/pts/"))
+        self.counts("py", "print('@', n)")
+        self.counts("node", "console.log('@', n)")
+        before = self.home("jobs")
+        self.until(f"{when}: the loop stands", lambda: self.home("jobs") not in ("", before))
+        self.jobs(when)
+        self.type("vim", f"oline {number}", "Escape", ":w", "Enter")
+        self.until(f"{when}: the editor does not write", lambda: f"line {number}\n" in self.home("note"))
+        self.tmux("new-window", "-t", "main", f"echo {number} >/home/window")
+        self.until(f"{when}: no new terminal", lambda: self.home("window") == f"{number}\n")
+
+    def jobs(self, when):
+        """Ctrl-Z stops the loop, the shell knows its jobs, `fg` lets it go on."""
+        self.type("jobs", "C-z")
+        self.until(f"{when}: not stopped", lambda: "Stopped" in self.shown("jobs"))
+        self.type("jobs", "clear; jobs", "Enter")
+        self.until(f"{when}: a job is not known",
+                   lambda: re.search(r"Running +sleep 99999", self.shown("jobs")))
+        before = self.home("jobs")
+        self.type("jobs", "clear; fg", "Enter")
+        self.until(f"{when}: the loop does not go on", lambda: self.home("jobs") not in ("", before))
+
+
+class Chromium(Desktop):
+    """Three tabs at work, in their sandbox."""
+
+    # of a netlink socket that hears of devices, which there are none of
+    options = ("--allow-loss", "sock.socket-filter")
+
+    def __init__(self, test, source):
+        if not os.path.exists("/usr/lib/chromium/chromium"):
+            raise Skip("chromium is not installed")
+        super().__init__(test, source, "chromium")
+        self.until("the pages are not there", self.are_at_work)
+
+    def are_at_work(self):
+        """All that a page does has been seen once."""
+        pages = self.pages()
+        return len(pages) == 3 and all(page["beats"] and page["stats"]["worker"] and page["stats"]["fetch"]
+                                       for page in pages.values())
+
+    def ask(self, *words):
+        """One question of ask.py's."""
+        answer = self.inside("/usr/bin/python3", "/run/kit/ask.py", *words)
+        return json.loads(answer) if answer else None
+
+    def pages(self):
+        """What the server knows of them."""
+        return (self.ask("state") or {}).get("pages", {})
+
+    def evaluate(self, page, expression):
+        """In a page."""
+        return self.ask("eval", page, expression)
+
+    def goes_on(self, when):
+        """WebSocket, fetch, worker and timer of all pages; no connection was lost."""
+        before = self.pages()
+
+        def more():
+            now = self.pages()
+            return len(now) == len(before) == 3 and all(
+                now[name]["beats"] > page["beats"] + 1 and
+                all(now[name]["stats"][key] > page["stats"][key] for key in ("worker", "fetch")) and
+                now[name]["counter"] > page["counter"] for name, page in before.items())
+        self.until(f"{when}: a page stands: {before}", more)
+        expect(all(not page.get("reopened") for page in self.pages().values()),
+               f"{when}: a WebSocket was cut")
+
+    def form(self, when):
+        """What is typed at the X server's keyboard comes to the visible page, which draws."""
+        shown = self.until(f"{when}: no page is visible", lambda: [
+            name for name in "abc" if self.evaluate(f"p={name}", "document.visibilityState") == "visible"])[0]
+        page, text = f"p={shown}", f"typed {self.checks}"
+        frames = self.evaluate(page, "stats.frames")
+        self.until(f"{when}: no frames", lambda: self.evaluate(page, "stats.frames") > frames)
+        self.evaluate(page, 'i2.value = ""; i2.focus(); 1')
+        self.keys("lab page", text)
+        self.until(f"{when}: the keyboard does not reach the form",
+                   lambda: self.evaluate(page, 'i2.value') == text)
+
+    def sandbox(self, when):
+        """A new renderer starts in it."""
+        self.ask("open", "chrome://sandbox")
+        self.until(f"{when}: no adequate sandbox", lambda: "You are adequately sandboxed" in (
+            self.evaluate("chrome://sandbox", "document.body.innerText") or ""))
+        self.ask("close", "chrome://sandbox")
+
+    def check(self, when):
+        """All of that, and the database takes what is put into it."""
+        self.checks += 1
+        self.goes_on(when)
+        self.form(when)
+        self.evaluate("p=a", 'window.stored = 0; db.transaction("s", "readwrite").objectStore("s")'
+                      f'.put({self.checks}, "check").onsuccess = () => {{ stored = {self.checks} }}; 1')
+        self.until(f"{when}: the database is stuck", lambda: self.evaluate("p=a", "stored") == self.checks)
+        self.sandbox(when)
