@@ -161,6 +161,21 @@ static int prepare(struct agent_seat *seat)
 	return 1;
 }
 
+static void nap(void)
+{
+	/* anew each time: the kernel writes back what is left of it */
+	int64_t tick[2] = { 0, 1000000 };
+
+	sys6(__NR_ppoll, 0, 0, (int64_t)tick, 0, 0, 0);
+}
+
+/* Somebody who outlives the engine works on the tree; bounded, for he may be killed too. */
+static void wait_for_hold(const struct agent_header *h)
+{
+	for (uint32_t ms = 0; __atomic_load_n(&h->hold, __ATOMIC_SEQ_CST) && ms < 10000; ms++)
+		nap();
+}
+
 /*
  * The engine is dead. The seat that unmaps the segment waits for the others; a
  * thread that was about to be sent here never comes if the engine died between
@@ -172,6 +187,7 @@ static void leave_orphaned(struct agent_seat *seat)
 	uint32_t i, ms, busy = seat->exit.last;
 
 	sys6(__NR_futex, (int64_t)&h->owner, FUTEX_WAKE, 0x7fffffff, 0, 0, 0);
+	wait_for_hold(h);
 	for (ms = 0; busy && ms < 3000; ms++) {
 		busy = 0;
 		for (i = 0; i < h->n_seats; i++) {
@@ -179,12 +195,8 @@ static void leave_orphaned(struct agent_seat *seat)
 								     (uint64_t)i * h->seat_size);
 			busy |= s != seat && load(&s->taken);
 		}
-		if (busy) {
-			/* anew each time: the kernel writes back what is left of it */
-			int64_t tick[2] = { 0, 1000000 };
-
-			sys6(__NR_ppoll, 0, 0, (int64_t)tick, 0, 0, 0);
-		}
+		if (busy)
+			nap();
 	}
 	/* it fails only if the stack is not writable */
 	if (prepare(seat))

@@ -96,6 +96,7 @@ struct agent_header {
 	uint32_t seat_size;
 	uint32_t n_seats;
 	uint64_t length; /* of the segment */
+	uint32_t hold;	 /* not 0: though the engine is dead, nobody leaves yet (hold.c) */
 };
 
 static inline struct agent_header *agent_header(void *base)

@@ -92,6 +92,14 @@ CKPT_API int ckpt_kcmp_file(const struct ckpt_task *a, int fda, const struct ckp
 /* kcmp(2) of whole tables: type is KCMP_FILES, KCMP_FS, KCMP_VM, KCMP_SIGHAND, KCMP_IO. */
 CKPT_API int ckpt_kcmp(const struct ckpt_task *a, const struct ckpt_task *b, int type);
 
+/*
+ * dump, for a child of the engine's that has something of the tree's in hand (input that it has
+ * taken out and will put back): until the child gives it free, the tree does not go on though the
+ * engine is killed. Fails if it goes on already. To be called by the child; nothing is allocated.
+ */
+CKPT_API int ckpt_hold_tree(struct ckpt_run *run);
+CKPT_API void ckpt_unhold_tree(struct ckpt_run *run);
+
 /* ---- registers beyond the general ones ------------------------------------ */
 
 /*

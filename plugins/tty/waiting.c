@@ -2,8 +2,8 @@
 /*
  * What waits to be read, in a dump and in a restore. The kernel has no way to look
  * at it: it is read and put back at once, while all that could read or write it
- * stands still. A child does so, in some microseconds, that goes on if ckpt is
- * killed: the tree's bytes are never in ckpt's hands alone.
+ * stands still. A child does so, that goes on if ckpt is killed, and keeps the tree
+ * from going on meanwhile: the tree's bytes are never in ckpt's hands alone.
  */
 #include <asm/termbits.h>
 #include <fcntl.h>
@@ -88,16 +88,23 @@ int tty_waiting_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, int 
 
 /* ---- collect -------------------------------------------------------------------------- */
 
-static void both(int master, int slave, struct tty_waiting *w)
+static void both(struct ckpt_run *run, int master, int slave, struct tty_waiting *w)
 {
-	int r = tty_take(master, slave, w);
-	int put = tty_put(master, slave, w, w->stopped != TTY_GOES_ON);
+	int r = ckpt_hold_tree(run), put;
 
+	if (r) {
+		w->error = -r;
+		return;
+	}
+	r = tty_take(master, slave, w);
+	put = tty_put(master, slave, w, w->stopped != TTY_GOES_ON);
+	ckpt_unhold_tree(run);
 	w->error = -(r ? r : put);
 }
 
-/* Signals of ckpt's terminal, and whoever ends it, leave the child alone. */
-static int in_child(int master, int slave, struct tty_waiting *w, struct ckpt_error *err)
+/* Signals of ckpt's terminal leave the child alone. */
+static int in_child(struct ckpt_run *run, int master, int slave, struct tty_waiting *w,
+		    struct ckpt_error *err)
 {
 	sigset_t all, before;
 	int status, r;
@@ -107,7 +114,8 @@ static int in_child(int master, int slave, struct tty_waiting *w, struct ckpt_er
 	sigprocmask(SIG_BLOCK, &all, &before);
 	pid = fork();
 	if (!pid) {
-		both(master, slave, w);
+		setsid(); /* who kills all of our process group leaves it alone too */
+		both(run, master, slave, w);
 		_exit(0);
 	}
 	sigprocmask(SIG_SETMASK, &before, NULL);
@@ -207,7 +215,7 @@ int tty_waiting_collect(struct ckpt_run *run, int master, int slave, Ckpt__Tty__
 	w = mmap(NULL, sizeof(*w), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (w == MAP_FAILED)
 		return ckpt_fail_sys(err, errno, "mmap(2)");
-	r = in_child(master, own, w, err);
+	r = in_child(run, master, own, w, err);
 	/* a line that was only begun does not show in the survey */
 	snprintf(object, sizeof(object), "pts/%u: a line that was begun", rec->id);
 	if (!r && !queue && rest_of(w))
