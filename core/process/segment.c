@@ -125,16 +125,26 @@ void segment_free(struct segment *seg)
 
 struct agent_seat *segment_seat(struct segment *seg, uint64_t *addr)
 {
-	uint64_t at;
-	struct agent_seat *seat;
+	struct agent_seat *seat = seg->given_back;
 
-	if (seg->used_seats >= seg->n_seats)
+	if (seat) {
+		seg->given_back = (struct agent_seat *)(uintptr_t)seat->base;
+		memset(seat, 0, sizeof(*seat));
+	} else if (seg->used_seats < seg->n_seats) {
+		seat = (struct agent_seat *)(seg->base + AGENT_SEATS_AT +
+					     (uint64_t)seg->used_seats++ * seg->seat_size);
+	} else {
 		return NULL;
-	at = AGENT_SEATS_AT + (uint64_t)seg->used_seats++ * seg->seat_size;
-	seat = (struct agent_seat *)(seg->base + at);
+	}
 	seat->base = seg->addr;
-	*addr = seg->addr + at;
+	*addr = seg->addr + (uint64_t)((uint8_t *)seat - seg->base);
 	return seat;
+}
+
+void segment_give_back(struct segment *seg, struct agent_seat *seat)
+{
+	seat->base = (uint64_t)(uintptr_t)seg->given_back;
+	seg->given_back = seat;
 }
 
 /* ---- looking into a task's mappings -------------------------------------------- */

@@ -20,6 +20,7 @@ struct segment {
 	uint64_t length;
 	uint32_t seat_size;
 	uint32_t n_seats, used_seats;
+	struct agent_seat *given_back; /* of threads that have ended; the next is in its `base` */
 };
 
 /* Instructions in a task's own text that the agent's exit needs. */
@@ -47,6 +48,8 @@ uint64_t segment_length(uint32_t n_seats, uint32_t frame);
 void segment_free(struct segment *seg);
 /* The next free seat: engine's pointer, and the task's address in *addr. */
 struct agent_seat *segment_seat(struct segment *seg, uint64_t *addr);
+/* Give the seat of a thread that is dead to the next one. */
+void segment_give_back(struct segment *seg, struct agent_seat *seat);
 
 static inline struct agent_header *segment_header(const struct segment *seg)
 {

@@ -405,7 +405,7 @@ int ckpt_end_task(struct ckpt_run *run, struct ckpt_task *task, int status, stru
 	if (r)
 		return ckpt_wrap(err, "task %u", task->id);
 	a->state = THREAD_GONE;
-	a->seat = NULL;
+	segment_give_back(a->seg, ckpt_steal_ptr(&a->seat));
 	node_of(task)->ended = true;
 	task->zombie = true;
 	return 0;
@@ -427,6 +427,7 @@ int ckpt_end_thread(struct ckpt_run *run, struct ckpt_thread *th, struct ckpt_er
 	if (r)
 		return ckpt_wrap(err, "task %u", t->id);
 	th->agent->state = THREAD_GONE;
+	segment_give_back(th->agent->seg, ckpt_steal_ptr(&th->agent->seat));
 	set_drop_thread(node_of(t));
 	return 0;
 }
