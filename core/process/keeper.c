@@ -57,14 +57,13 @@ static inline SPAWN_PART int64_t open_path(const char *path, int flags)
  * number leaves the counters alone, and the last places are those that nobody reaches by
  * himself. If it cannot be asked for, any number will do.
  */
-static inline SPAWN_PART void ask_for_number(void)
+static inline SPAWN_PART void ask_for_number(const char *number, size_t len)
 {
-	static const char number[] = "30000";
 	int64_t fd = open_path("/proc/sys/kernel/shm_next_id", O_WRONLY);
 
 	if (fd < 0)
 		return;
-	sys6(SYS_write, fd, (int64_t)(uintptr_t)number, sizeof(number) - 1, 0, 0, 0);
+	sys6(SYS_write, fd, (int64_t)(uintptr_t)number, (int64_t)len, 0, 0, 0);
 	sys6(SYS_close, fd, 0, 0, 0, 0, 0);
 }
 
@@ -74,14 +73,18 @@ static inline SPAWN_PART void ask_for_number(void)
  */
 static inline SPAWN_PART int64_t make(const struct request *rq)
 {
+	static const char high[] = "30000", any[] = "-1";
 	struct shmid_ds ds;
 	int64_t shmid, at, r;
 
-	ask_for_number();
+	ask_for_number(high, sizeof(high) - 1);
 	shmid = sys6(SYS_shmget, IPC_PRIVATE, (int64_t)rq->length, IPC_CREAT | SHM_NORESERVE | 0700,
 		     0, 0, 0);
-	if (shmid < 0)
+	if (shmid < 0) {
+		/* or somebody else would get what we have asked for */
+		ask_for_number(any, sizeof(any) - 1);
 		return shmid;
+	}
 	at = sys6(SYS_shmat, shmid, 0, 0, 0, 0, 0);
 	sys6(SYS_shmctl, shmid, IPC_RMID, 0, 0, 0, 0);
 	if (at < 0 && at > -4096)
