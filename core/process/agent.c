@@ -113,9 +113,9 @@ int agent_wait(struct ckpt_agent *a, struct ckpt_error *err)
 }
 
 /* What the way out is built of (agent.c), with room for its alignment. */
-static size_t exit_length(size_t xstate_len)
+static size_t exit_length(size_t frame_len)
 {
-	return FRAME_CONTEXT_SIZE + xstate_len + FRAME_XSTATE_EXTRA + 512;
+	return FRAME_CONTEXT_SIZE + frame_len + FRAME_XSTATE_EXTRA + 512;
 }
 
 /* ---- in --------------------------------------------------------------------------------- */
@@ -128,18 +128,18 @@ static int fill_exit(struct ckpt_agent *a, const struct gadgets *g, bool last,
 
 	if (r)
 		return r;
-	if (sizeof(struct agent_seat) + FRAME_CONTEXT_SIZE + a->xstate_len + 16 > a->seg->seat_size)
+	if (sizeof(struct agent_seat) + FRAME_CONTEXT_SIZE + a->frame_len + 16 > a->seg->seat_size)
 		return ckpt_fail(err, E2BIG, "thread %d: extended state of %zu bytes",
-				 (int)a->th->tid, a->xstate_len);
+				 (int)a->th->tid, a->frame_len);
 	x->sp = a->th->regs.rsp;
 	x->gadget = g->syscall_ret;
 	x->sigreturn = g->sigreturn;
 	x->pop_rax = g->pop_rax;
 	x->uc_len = FRAME_CONTEXT_SIZE;
 	x->uc_fpstate = FRAME_FPSTATE_AT;
-	x->fp_len = (uint32_t)a->xstate_len + FRAME_XSTATE_EXTRA;
+	x->fp_len = (uint32_t)a->frame_len + FRAME_XSTATE_EXTRA;
 	x->last = last;
-	frame_fill(a->seat->frame, a->th, a->xstate, a->xstate_len);
+	frame_fill(a->seat->frame, a->th, a->xstate, a->frame_len);
 	return 0;
 }
 
@@ -299,7 +299,7 @@ static int choose_first(struct task_node *t, const char *maps, struct ckpt_error
 		r = read_xstate(a, err);
 		if (r)
 			return r;
-		need = exit_length(a->xstate_len) + RED_ZONE;
+		need = exit_length(a->frame_len) + RED_ZONE;
 		t->first = a;
 		if (room_below(maps, a->th->regs.rsp) >= need)
 			return 0;
@@ -563,7 +563,7 @@ static struct ckpt_agent *last_of(const struct task_node *t)
 /* Where the way out is built; a small stack of a program's own may have a neighbour there. */
 static size_t frame_place(const struct ckpt_agent *a, uint64_t *at)
 {
-	const size_t len = exit_length(a->xstate_len);
+	const size_t len = exit_length(a->frame_len);
 
 	*at = a->seat->exit.sp - RED_ZONE - len;
 	return len;

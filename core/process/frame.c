@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* The signal frame by which a thread leaves the agent on its own. */
+#include <cpuid.h>
 #include <signal.h>
 #include <stddef.h>
 #include <string.h>
+
+#include <ckpt/cleanup.h>
 
 #include "process/frame.h"
 
@@ -62,6 +65,37 @@ static void fill_context(struct kernel_ucontext *uc, const struct ckpt_thread *t
 	uc->mc.eflags = r.eflags;
 	uc->mc.cs = (uint16_t)r.cs;
 	uc->mc.__pad0 = (uint16_t)r.ss; /* ss, in the kernel's header */
+}
+
+#define XSTATE_LEGACY	 (512 + 64) /* FPU, SSE and the header with the mask of what is there */
+#define XSTATE_BV_AT	 512
+#define XSTATE_CPUID	 0xd
+#define XSTATE_FIRST_EXT 2
+
+/*
+ * A thread that has never used AMX has a smaller state than the processor could have, and a frame
+ * that is larger than the thread's state counts for nothing but FPU and SSE with rt_sigreturn(2).
+ */
+size_t frame_xstate_length(const void *xstate, size_t len, struct xstate_ends *ends)
+{
+	uint64_t present;
+	size_t end = XSTATE_LEGACY;
+
+	if (len <= XSTATE_LEGACY)
+		return len;
+	memcpy(&present, (const uint8_t *)xstate + XSTATE_BV_AT, sizeof(present));
+	for (unsigned i = XSTATE_FIRST_EXT; i < CKPT_ARRAY_SIZE(ends->at); i++) {
+		unsigned size, offset, c, d;
+
+		if (!(present >> i & 1))
+			continue;
+		if (!ends->at[i] && __get_cpuid_count(XSTATE_CPUID, i, &size, &offset, &c, &d))
+			ends->at[i] = offset + size;
+		if (!ends->at[i])
+			return len;
+		end = ends->at[i] > end ? ends->at[i] : end;
+	}
+	return end < len ? end : len;
 }
 
 /* The extended state as a signal frame holds it: with its software-reserved bytes. */

@@ -14,6 +14,7 @@
 
 #include <ckpt/plugin.h>
 
+#include "process/frame.h"
 #include "process/set.h"
 #include "process/uapi.h"
 
@@ -211,6 +212,7 @@ int read_xstate(struct ckpt_agent *a, struct ckpt_error *err)
 		return ckpt_fail_sys(err, ENOMEM, "extended state");
 	memcpy(a->xstate, buf, io.iov_len);
 	a->xstate_len = io.iov_len;
+	a->frame_len = frame_xstate_length(buf, io.iov_len, &a->ps->xstate_ends);
 	return 0;
 }
 

@@ -11,6 +11,7 @@
 #include <ckpt/plugin.h>
 
 #include "agent/agent.h"
+#include "process/frame.h"
 #include "process/keeper.h"
 #include "process/mounts.h"
 #include "process/process.h"
@@ -46,6 +47,7 @@ struct ckpt_agent {
 	uint64_t word_at, word; /* what the way in overwrote, below the red zone */
 	void *xstate;		/* dump: its own, read before the agent came; owned */
 	size_t xstate_len;
+	size_t frame_len;	  /* the part of it that a signal frame holds */
 	struct ckpt_final *final; /* restore; owned */
 	struct kept_text status;  /* dump: /proc/PID/task/TID/status */
 };
@@ -99,6 +101,7 @@ struct proc_set {
 	struct mount_tables mounts;
 	struct keeper keeper;	/* dump: started before the tree stands still */
 	struct gadgets gadgets; /* dump: of the task before */
+	struct xstate_ends xstate_ends;
 	bool restoring;
 	/* restore */
 	struct range *reserved;
