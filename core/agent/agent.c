@@ -161,6 +161,13 @@ static int prepare(struct agent_seat *seat)
 	return 1;
 }
 
+/* Without a system call: a filter may kill for any of them, now that nobody suspends it. */
+static void stand_still(const struct agent_header *h)
+{
+	for (uint32_t i = 0; load(&h->guarded) && i < 1U << 28; i++)
+		__asm__ volatile("pause");
+}
+
 static void nap(void)
 {
 	/* anew each time: the kernel writes back what is left of it */
@@ -235,23 +242,31 @@ void agent_main(struct agent_seat *seat)
 	uint64_t all = ALL_SIGNALS;
 	uint32_t seen = 0;
 
+	if (load(&header_of(seat)->owner) & AGENT_OWNER_DIED)
+		stand_still(header_of(seat));
 	sys6(__NR_rt_sigprocmask, SIG_SETMASK_, (int64_t)&all, 0, 8, 0, 0);
 	for (;;) {
 		uint32_t seq = load(&seat->seq);
 		uint32_t owner = load(&header_of(seat)->owner);
 
-		if (owner & AGENT_OWNER_DIED)
+		if (owner & AGENT_OWNER_DIED) {
+			stand_still(header_of(seat));
 			leave_orphaned(seat);
+		}
 		if (seq == seen) {
 			wait_for(seat, seq, owner);
 			continue;
 		}
 		seen = seq;
+		__atomic_store_n(&seat->busy, 1, __ATOMIC_RELEASE);
 		if (seat->command == AGENT_RUN)
 			run(seat);
 		else if (seat->command == AGENT_PREPARE)
 			seat->failed = !prepare(seat);
+		__atomic_store_n(&seat->busy, 0, __ATOMIC_RELEASE);
 		__atomic_store_n(&seat->done, seq, __ATOMIC_RELEASE);
+		if (load(&header_of(seat)->owner) & AGENT_OWNER_DIED)
+			continue;
 		sys6(__NR_futex, (int64_t)&seat->done, FUTEX_WAKE, 1, 0, 0, 0);
 	}
 }

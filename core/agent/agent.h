@@ -82,8 +82,8 @@ struct agent_seat {
 	uint32_t executed; /* operations that ran; the failed one included */
 	uint32_t failed;   /* 1: the last of them failed */
 	uint32_t taken;	   /* 1 from before the thread is sent here until it has left */
-	uint32_t pad;
-	uint64_t base; /* address of the segment in the task */
+	uint32_t busy;	   /* 1 while a script runs */
+	uint64_t base;	   /* address of the segment in the task */
 	struct agent_exit exit;
 	uint64_t way[WAY_N];
 	uint8_t stack[AGENT_STACK_SIZE] __attribute__((aligned(64)));
@@ -95,8 +95,9 @@ struct agent_header {
 	uint8_t owner_rest[60];
 	uint32_t seat_size;
 	uint32_t n_seats;
-	uint64_t length; /* of the segment */
-	uint32_t hold;	 /* not 0: though the engine is dead, nobody leaves yet (hold.c) */
+	uint64_t length;  /* of the segment */
+	uint32_t hold;	  /* not 0: though the engine is dead, nobody leaves yet (hold.c) */
+	uint32_t guarded; /* 1: the keeper takes the threads out, they stand still (rescue.c) */
 };
 
 static inline struct agent_header *agent_header(void *base)

@@ -155,6 +155,13 @@ static struct user_regs_struct loop_regs(const struct ckpt_agent *a,
 	return r;
 }
 
+/* For the keeper: whose registers has it? */
+static void note_sent(const struct ckpt_agent *a, bool sent)
+{
+	if (a->rescue)
+		__atomic_store_n(&a->rescue->sent, sent, __ATOMIC_RELEASE);
+}
+
 /*
  * Registers before mask: a thread that goes on with all signals blocked must
  * already be on its way to the agent, which gives the mask back when it leaves.
@@ -163,6 +170,7 @@ static int go(struct ckpt_agent *a, const struct user_regs_struct *regs, struct 
 {
 	const uint64_t all = ~0ULL;
 
+	note_sent(a, true);
 	if (INSIST(ptrace(PTRACE_SETREGS, a->th->tid, NULL, regs)) ||
 	    INSIST(ptrace(PTRACE_SETSIGMASK, a->th->tid, sizeof(all), &all)) ||
 	    INSIST(ptrace(PTRACE_CONT, a->th->tid, NULL, 0L)))
@@ -183,6 +191,7 @@ static void back_to_self(struct ckpt_agent *a)
 {
 	INSIST(ptrace(PTRACE_SETSIGMASK, a->th->tid, sizeof(a->th->sigmask), &a->th->sigmask));
 	INSIST(ptrace(PTRACE_SETREGS, a->th->tid, NULL, &a->th->regs));
+	note_sent(a, false);
 	a->seat->taken = 0;
 	a->seat = NULL;
 }
@@ -209,6 +218,11 @@ static int start_shmat(struct ckpt_agent *a, int mem, const struct gadgets *g,
 	r.rdi = (uint64_t)a->seg->shmid;
 	r.rsi = a->seg->addr;
 	r.rdx = SHM_EXEC;
+	if (a->rescue) {
+		a->rescue->word_at = slot;
+		a->rescue->word = a->word;
+	}
+	note_sent(a, true);
 	return call_start(a, &r, err);
 }
 
@@ -265,6 +279,8 @@ static int prepare_seat(struct task_node *t, struct ckpt_thread *th, bool first,
 		a->seat = NULL;
 		return r;
 	}
+	if (a->rescue)
+		a->rescue->seat = a->seat;
 	a->seat->n_ops = 0;
 	a->seat->command = AGENT_RUN;
 	a->seat->seq = a->seq = 1;
@@ -344,11 +360,19 @@ static int prepare_task(struct task_node *t, struct ckpt_error *err)
 	if (!r)
 		r = segment_new(&t->ps->keeper, count_stopped(t), FRAME_CONTEXT_SIZE + XSTATE_ROOM,
 				&users, &t->seg, err);
-	return r ? r : find_gap(maps, t->seg->length, &t->seg->addr, err);
+	if (!r)
+		r = find_gap(maps, t->seg->length, &t->seg->addr, err);
+	return r ? r : rescue_prepare(t, err);
+}
+
+/* The less time it is on its way the better: one task after the other. */
+static bool is_guarded(const struct task_node *t)
+{
+	return segment_header(t->seg)->guarded;
 }
 
 /*
- * All tasks get in at the same time, in stages: a stage is gone through for each of
+ * All others get in at the same time, in stages: a stage is gone through for each of
  * them before the next begins, so that their threads run while we are busy with others.
  * Where one fails, the rest goes on: none may be left half-way.
  */
@@ -462,11 +486,17 @@ static void run_stage(const struct stage *s, struct entry *list, size_t n, struc
 	}
 }
 
+static void enter(struct entry *list, size_t n, struct ckpt_error *first)
+{
+	for (size_t s = 0; s < CKPT_ARRAY_SIZE(stages); s++)
+		run_stage(&stages[s], list, n, first);
+}
+
 int proc_agents_in(struct proc_set *ps, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE struct entry *list = calloc(ps->n + 1, sizeof(*list));
 	struct ckpt_error why = { 0 };
-	size_t n = 0;
+	size_t n = 0, alone = ps->n;
 
 	if (!list)
 		return ckpt_fail_sys(err, ENOMEM, "agents");
@@ -477,10 +507,11 @@ int proc_agents_in(struct proc_set *ps, struct ckpt_error *err)
 			continue;
 		if (prepare_task(t, err))
 			return ckpt_wrap(err, "task %u (%s)", t->pub.id, t->pub.comm);
-		list[n++] = (struct entry){ .t = t, .first = t->first };
+		list[is_guarded(t) ? --alone : n++] = (struct entry){ .t = t, .first = t->first };
 	}
-	for (size_t s = 0; s < CKPT_ARRAY_SIZE(stages); s++)
-		run_stage(&stages[s], list, n, &why);
+	enter(list, n, &why);
+	for (; alone < ps->n; alone++)
+		enter(&list[alone], 1, &why);
 	/* signal masks, the state, and what scripts will touch */
 	ps->phase++;
 	if (why.err)
@@ -500,6 +531,7 @@ static int restore_own(struct ckpt_agent *a, struct ckpt_error *err)
 	    INSIST(ptrace(PTRACE_SETREGS, th->tid, NULL, &th->regs)))
 		return ckpt_fail_sys(err, errno, "thread %d: giving its registers back",
 				     (int)th->tid);
+	note_sent(a, false);
 	return 0;
 }
 
@@ -650,6 +682,7 @@ static int free_last(struct task_node *t, struct ckpt_error *err)
 
 static void forget_segment(struct task_node *t)
 {
+	rescue_forget(t);
 	segment_free(t->seg);
 	t->seg = NULL;
 	t->last = NULL;
@@ -659,26 +692,35 @@ static void forget_segment(struct task_node *t)
 }
 
 /* In stages, like the way in. With another thread stuck inside, unmapping would kill it. */
-int proc_agents_out(struct proc_set *ps, struct ckpt_error *err)
+static void leave(struct task_node *const *list, size_t n, struct ckpt_error *first)
 {
 	static int (*const way_out[])(struct task_node *, struct ckpt_error *) = {
 		begin_out, end_out, ask_last, stop_last, send_last, catch_last, free_last,
 	};
-	struct ckpt_error first = { 0 };
 
 	for (size_t s = 0; s < CKPT_ARRAY_SIZE(way_out); s++)
-		for (size_t i = 0; i < ps->n; i++) {
+		for (size_t i = 0; i < n; i++) {
 			struct ckpt_error why = { 0 };
-			struct task_node *t = ps->tasks[i];
+			struct task_node *t = list[i];
 
-			if (!t->seg || (t->stuck && s > 1))
+			if (!t->seg || (is_guarded(t) && n > 1) || (t->stuck && s > 1))
 				continue;
 			t->stuck |= way_out[s](t, &why) != 0;
-			if (why.err && !first.err) {
+			if (why.err && !first->err) {
 				ckpt_wrap(&why, "task %u (%s)", t->pub.id, t->pub.comm);
-				first = why;
+				*first = why;
 			}
 		}
+}
+
+int proc_agents_out(struct proc_set *ps, struct ckpt_error *err)
+{
+	struct ckpt_error first = { 0 };
+
+	for (size_t i = 0; ps->n > 1 && i < ps->n; i++)
+		if (ps->tasks[i]->seg && is_guarded(ps->tasks[i]))
+			leave(&ps->tasks[i], 1, &first);
+	leave(ps->tasks, ps->n, &first);
 	for (size_t i = 0; i < ps->n; i++)
 		if (ps->tasks[i]->seg)
 			forget_segment(ps->tasks[i]);

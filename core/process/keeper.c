@@ -34,6 +34,7 @@
 
 #include "agent/agent.h"
 #include "process/keeper.h"
+#include "process/rescue.h"
 #include "process/spawn.h"
 
 struct request {
@@ -156,6 +157,7 @@ static SPAWN_CHILD void keep(void *arg)
 			break;
 	}
 	tell(__atomic_load_n(&k->kept, __ATOMIC_ACQUIRE));
+	rescue_all(__atomic_load_n(&k->rescue, __ATOMIC_ACQUIRE));
 	sys6(SYS_nanosleep, (int64_t)(uintptr_t)&linger, 0, 0, 0, 0, 0);
 	for (;;)
 		sys6(SYS_exit_group, 0, 0, 0, 0, 0, 0);
@@ -181,6 +183,7 @@ int keeper_start(struct keeper *k, struct ckpt_error *err)
 		free(ckpt_steal_ptr(&k->stack));
 		return ckpt_fail_sys(err, e, "clone3(2) of the keeper");
 	}
+	k->shares = args.flags & CLONE_VM;
 	return 0;
 }
 

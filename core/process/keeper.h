@@ -3,6 +3,7 @@
 #ifndef CKPT_PROCESS_KEEPER_H
 #define CKPT_PROCESS_KEEPER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -16,7 +17,9 @@ struct kept {
 
 struct keeper {
 	struct kept *kept;
-	pid_t pid; /* 0: not running */
+	struct rescue *rescue; /* rescue.h */
+	bool shares;	       /* our memory */
+	pid_t pid;	       /* 0: not running */
 	int socket, theirs;
 	void *stack; /* its own, in our memory */
 };

@@ -15,6 +15,7 @@
 #include "process/keeper.h"
 #include "process/mounts.h"
 #include "process/process.h"
+#include "process/rescue.h"
 #include "process/segment.h"
 
 /* Where a thread is, as far as we know. */
@@ -44,8 +45,9 @@ struct ckpt_agent {
 	struct agent_seat *seat; /* engine's address; while seated */
 	uint64_t seat_addr;	 /* task's address of it */
 	uint32_t seq;
-	uint64_t word_at, word; /* what the way in overwrote, below the red zone */
-	void *xstate;		/* dump: its own, read before the agent came; owned */
+	struct rescue_thread *rescue; /* what the keeper knows of it; NULL: nothing */
+	uint64_t word_at, word;	      /* what the way in overwrote, below the red zone */
+	void *xstate;		      /* dump: its own, read before the agent came; owned */
 	size_t xstate_len;
 	size_t frame_len;	  /* the part of it that a signal frame holds */
 	struct ckpt_final *final; /* restore; owned */

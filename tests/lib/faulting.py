@@ -39,11 +39,6 @@ def positions(calls, wanted):
     return sorted({int(1 + index * step) for index in range(min(calls, wanted))})
 
 
-def unsettled(root):
-    """Who is stopped, or has a tracer."""
-    return {tid: state for tid, state in proc.states(root).items() if state[0] in "tT" or state[1]}
-
-
 def files_of(victim):
     """The names below the victim's directory."""
     return {os.path.join(where, name) for where, directories, files in os.walk(victim.dir)
@@ -60,7 +55,7 @@ class Faults:
         shutil.rmtree(self.image, ignore_errors=True)
         self.victim.check("built")
         self.before, self.pids = inventory.take(self.victim.pid), proc.tree(self.victim.pid)
-        self.stopped = unsettled(self.victim.pid)
+        self.stopped = killing.unsettled(self.victim.pid)
         self.outside = killing.Outside()
         self.calls, self.failed, self.runs = [], 0, 0
 
@@ -100,7 +95,7 @@ class Dump(Faults):
         """The victim, from outside and inside, is as it was."""
         try:
             proc.wait_until("tasks are still stopped or traced",
-                            lambda: unsettled(self.victim.pid) == self.stopped)
+                            lambda: killing.unsettled(self.victim.pid) == self.stopped)
         except proc.Timeout as timeout:
             raise Failure(f"{what}: {timeout}") from timeout
         differences = inventory.differences(self.before, self.victim.pid)

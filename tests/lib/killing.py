@@ -98,9 +98,9 @@ def asleep(pid):
     return status.get("State", "")[:1] == "S" and not int(status["SigPnd"], 16) & 1 << signal.SIGKILL - 1
 
 
-def settled(root):
-    """No task is stopped or has a tracer."""
-    return all(state not in "tT" and not tracer for state, tracer in proc.states(root).values())
+def unsettled(root):
+    """Who is stopped, or has a tracer."""
+    return {tid: state for tid, state in proc.states(root).items() if state[0] in "tT" or state[1]}
 
 
 def dumps(ckpt, test, program, kills, seed):
@@ -113,7 +113,7 @@ def dumps(ckpt, test, program, kills, seed):
         shutil.rmtree(image, ignore_errors=True)
         return ckpt.dump(test, victim.pid, image, "--leave-running", *args)
 
-    duration, interrupted = typical(dump), 0
+    stopped, duration, interrupted = unsettled(victim.pid), typical(dump), 0
     for number in range(kills):
         shutil.rmtree(image, ignore_errors=True)
         delay = chance.uniform(0, duration * 1.1)
@@ -121,7 +121,8 @@ def dumps(ckpt, test, program, kills, seed):
         interrupted += kill_after(child, delay)
         when = f"kill {number} after {delay * 1000:.2f} ms (seed {seed})"
         try:
-            proc.wait_until("tasks are still stopped or traced", lambda: settled(victim.pid))
+            proc.wait_until("tasks are still stopped or traced",
+                            lambda: unsettled(victim.pid) == stopped)
         except proc.Timeout as timeout:
             test.log(str(proc.states(victim.pid)))
             raise Failure(f"{when}: {timeout}") from timeout
@@ -157,7 +158,7 @@ def restores(ckpt, test, program, kills, seed):
     def decided():
         """Nothing is there, or everything. Who was let go by the death of ckpt may be about to die of it."""
         there = [pid for pid in pids if proc.exists(pid)]
-        return not there or (len(there) == len(pids) and settled(victim.pid)
+        return not there or (len(there) == len(pids) and not unsettled(victim.pid)
                              and all(asleep(pid) for pid in pids))
 
     duration, completed = max(restore() for _ in range(3)), 0

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The way out of an agent is made of system calls, and a filter of the task's may kill for one of
+ * them once nobody suspends it; a task that is stopped goes on when nobody is left. Agents of such
+ * tasks stand still when the engine dies, without a system call, until the keeper has
+ * seized them as the engine had, and has given them their registers.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/user.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "process/rescue.h"
+#include "process/set.h"
+#include "process/spawn.h"
+#include "process/uapi.h"
+
+/* ---- in the engine ----------------------------------------------------------------- */
+
+static bool is_filtered(const struct ckpt_thread *th)
+{
+	CKPT_AUTO_FREE char *text = NULL;
+	struct ckpt_error ignored = { 0 };
+	char path[40], value[16];
+
+	snprintf(path, sizeof(path), "task/%d/status", (int)th->tid);
+	return ckpt_proc_read(th->task, path, &text, &ignored) < 0 ||
+	       ckpt_proc_field(text, "Seccomp", value, sizeof(value)) || atoi(value);
+}
+
+static bool needs_rescue(const struct task_node *t)
+{
+	bool needs = t->pub.stopped;
+
+	for (size_t i = 0; i < t->pub.n_threads && !needs; i++)
+		needs = t->pub.threads[i]->agent->state == THREAD_STOPPED &&
+			is_filtered(t->pub.threads[i]);
+	return needs;
+}
+
+int rescue_prepare(struct task_node *t, struct ckpt_error *err)
+{
+	struct agent_header *header = segment_header(t->seg);
+	struct keeper *keeper = &t->ps->keeper;
+	struct rescue *r;
+
+	if (!keeper->shares || !needs_rescue(t))
+		return 0;
+	r = calloc(1, sizeof(*r) + t->pub.n_threads * sizeof(*r->threads));
+	if (!r)
+		return ckpt_fail_sys(err, ENOMEM, "agents");
+	r->header = header;
+	r->addr = t->seg->addr;
+	r->length = t->seg->length;
+	r->gadget = t->gadgets.syscall_ret;
+	for (; r->n < t->pub.n_threads; r->n++) {
+		struct ckpt_thread *th = t->pub.threads[r->n];
+
+		r->threads[r->n] = (struct rescue_thread){
+			.tid = th->tid,
+			.last = th->agent == t->first,
+			.sigmask = th->sigmask,
+			.regs = &th->regs,
+		};
+		th->agent->rescue = &r->threads[r->n];
+	}
+	header->guarded = 1;
+	r->next = keeper->rescue;
+	__atomic_store_n(&keeper->rescue, r, __ATOMIC_RELEASE);
+	return 0;
+}
+
+void rescue_forget(struct task_node *t)
+{
+	struct rescue **at = &t->ps->keeper.rescue, *r;
+
+	while ((r = *at) && r->header != segment_header(t->seg))
+		at = &r->next;
+	if (!r)
+		return;
+	for (size_t i = 0; i < t->pub.n_threads; i++)
+		t->pub.threads[i]->agent->rescue = NULL;
+	__atomic_store_n(&segment_header(t->seg)->guarded, 0, __ATOMIC_SEQ_CST);
+	__atomic_store_n(at, r->next, __ATOMIC_RELEASE);
+	free(r);
+}
+
+/* ---- in the keeper ------------------------------------------------------------------ */
+
+#define PATIENCE_MS 5000
+
+static inline SPAWN_PART int64_t trace(int request, pid_t tid, uint64_t addr, uint64_t data)
+{
+	return sys6(SYS_ptrace, request, tid, (int64_t)addr, (int64_t)data, 0, 0);
+}
+
+/* Until the dying engine has let go of it. */
+static SPAWN_PART bool seize(pid_t tid)
+{
+	const struct timespec nap = { 0, 1000000 };
+
+	for (int ms = 0; ms < PATIENCE_MS; ms++) {
+		int64_t r = trace(PTRACE_SEIZE, tid, 0,
+				  PTRACE_O_SUSPEND_SECCOMP | PTRACE_O_TRACESYSGOOD);
+
+		if (!r)
+			return true;
+		if (r != -EPERM)
+			return false;
+		sys6(SYS_nanosleep, (int64_t)(uintptr_t)&nap, 0, 0, 0, 0, 0);
+	}
+	return false;
+}
+
+/* Resume with `how` until it is in an event stop, or (entry) at a system call. */
+static SPAWN_PART bool wait_for(pid_t tid, int how, bool entry)
+{
+	const struct timespec nap = { 0, 200000 };
+	int status = 0;
+
+	for (int tries = 0; tries < 5 * PATIENCE_MS;) {
+		int64_t r = sys6(SYS_wait4, tid, (int64_t)(uintptr_t)&status, __WALL | WNOHANG, 0,
+				 0, 0);
+		int sig = status >> 8 & 0xff, event = status >> 16;
+
+		if (r != tid) {
+			if (r < 0 && r != -EINTR)
+				return false;
+			tries++;
+			sys6(SYS_nanosleep, (int64_t)(uintptr_t)&nap, 0, 0, 0, 0, 0);
+			continue;
+		}
+		if ((status & 0xff) != 0x7f)
+			return false;
+		if (entry ? sig == (SIGTRAP | 0x80) : event == PTRACE_EVENT_STOP)
+			return true;
+		trace(how, tid, 0, event || sig == (SIGTRAP | 0x80) ? 0 : (uint64_t)sig);
+	}
+	return false;
+}
+
+static inline SPAWN_PART bool calls(const struct user_regs_struct *regs, long nr)
+{
+	return (long)regs->rax == nr || (long)regs->orig_rax == nr;
+}
+
+/* Is it in the agent, on its way there, or at the call that unmaps it? Else it is its own. */
+static SPAWN_PART bool is_ours(const struct rescue *r, const struct user_regs_struct *regs,
+			       bool *attached)
+{
+	const bool at_gadget = regs->rip == r->gadget || regs->rip == r->gadget + 2;
+
+	*attached = regs->rip - r->addr < r->length ||
+		    (at_gadget && (calls(regs, SYS_munmap) || regs->rax == r->addr));
+	return *attached || (at_gadget && calls(regs, SYS_shmat));
+}
+
+static inline SPAWN_PART void give_back(const struct rescue_thread *t)
+{
+	trace(PTRACE_SETSIGMASK, t->tid, sizeof(t->sigmask), (uint64_t)(uintptr_t)&t->sigmask);
+	trace(PTRACE_SETREGS, t->tid, 0, (uint64_t)(uintptr_t)t->regs);
+}
+
+/* The call's own registers, its own afterwards: caught in the stop before user code. */
+static SPAWN_PART void unmap(const struct rescue *r, const struct rescue_thread *t)
+{
+	struct user_regs_struct regs = *(const struct user_regs_struct *)t->regs;
+
+	regs.rip = r->gadget;
+	regs.rax = SYS_munmap;
+	regs.rdi = r->addr;
+	regs.rsi = r->length;
+	regs.orig_rax = (uint64_t)-1;
+	regs.eflags = 0x202;
+	trace(PTRACE_SETREGS, t->tid, 0, (uint64_t)(uintptr_t)&regs);
+	trace(PTRACE_SYSCALL, t->tid, 0, 0);
+	if (!wait_for(t->tid, PTRACE_SYSCALL, true))
+		return;
+	trace(PTRACE_INTERRUPT, t->tid, 0, 0);
+	trace(PTRACE_CONT, t->tid, 0, 0);
+	wait_for(t->tid, PTRACE_CONT, false);
+}
+
+static SPAWN_PART void free_thread(const struct rescue *r, const struct rescue_thread *t)
+{
+	struct user_regs_struct regs;
+	bool attached;
+
+	if (!t->held || trace(PTRACE_GETREGS, t->tid, 0, (uint64_t)(uintptr_t)&regs))
+		return;
+	if (is_ours(r, &regs, &attached)) {
+		if (t->last && attached)
+			unmap(r, t);
+		if (t->last && !attached)
+			trace(PTRACE_POKEDATA, t->tid, t->word_at, t->word);
+		give_back(t);
+	}
+	trace(PTRACE_DETACH, t->tid, 0, 0);
+}
+
+/* One that the engine had begun: it may have something to clean up. */
+static SPAWN_PART void finish_script(const struct rescue_thread *t)
+{
+	const struct timespec nap = { 0, 200000 };
+
+	for (int i = 0; i < PATIENCE_MS && __atomic_load_n(&t->seat->busy, __ATOMIC_ACQUIRE); i++)
+		sys6(SYS_nanosleep, (int64_t)(uintptr_t)&nap, 0, 0, 0, 0, 0);
+}
+
+static SPAWN_PART void rescue(struct rescue *r)
+{
+	struct agent_header *header = r->header;
+
+	for (size_t i = 0; i < r->n; i++) {
+		struct rescue_thread *t = &r->threads[i];
+
+		if (t->sent && seize(t->tid)) {
+			finish_script(t);
+			trace(PTRACE_INTERRUPT, t->tid, 0, 0);
+			t->held = wait_for(t->tid, PTRACE_CONT, false);
+		}
+	}
+	/* the one that unmaps the segment is the last to leave it */
+	for (size_t i = 0; i < r->n; i++)
+		if (!r->threads[i].last)
+			free_thread(r, &r->threads[i]);
+	for (size_t i = 0; i < r->n; i++)
+		if (r->threads[i].last)
+			free_thread(r, &r->threads[i]);
+	/* who could not be seized leaves by himself */
+	__atomic_store_n(&header->guarded, 0, __ATOMIC_SEQ_CST);
+}
+
+SPAWN_PART void rescue_all(struct rescue *list)
+{
+	const struct sched_param first = { .sched_priority = 1 };
+
+	/* they wait without sleeping */
+	if (list)
+		sys6(SYS_sched_setscheduler, 0, SCHED_FIFO, (int64_t)(uintptr_t)&first, 0, 0, 0);
+	for (; list; list = list->next)
+		rescue(list);
+}

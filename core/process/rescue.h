@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Taking agents out by ptrace, though the engine is dead: for tasks that would not survive their
+ * own way out. Prepared by the engine, done by the keeper.
+ */
+#ifndef CKPT_PROCESS_RESCUE_H
+#define CKPT_PROCESS_RESCUE_H
+
+#include <stdint.h>
+#include <sys/types.h>
+
+#include <ckpt/error.h>
+
+struct agent_seat;
+struct task_node;
+
+/* Known to the keeper by the memory that it shares with the engine. */
+struct rescue_thread {
+	pid_t tid;
+	const struct agent_seat *seat; /* in the engine's memory */
+	uint32_t sent; /* 1 from before it gets the agent's registers until it has its own */
+	uint32_t last; /* it unmaps the segment */
+	uint32_t held; /* the keeper's: it is in a stop */
+	uint64_t word_at, word; /* of its stack, what the way in overwrote */
+	uint64_t sigmask;
+	const void *regs; /* its own */
+};
+
+struct rescue {
+	struct rescue *next;
+	void *header;  /* of the segment, in the engine's memory */
+	uint64_t addr; /* of the segment, in the task */
+	uint64_t length;
+	uint64_t gadget; /* a system call instruction in the task's text */
+	size_t n;
+	struct rescue_thread threads[];
+};
+
+/* Is the task one of those? Then note what the keeper needs; the segment is made and placed. */
+int rescue_prepare(struct task_node *t, struct ckpt_error *err);
+/* Before its agents are gone for good. */
+void rescue_forget(struct task_node *t);
+/* In the keeper. */
+void rescue_all(struct rescue *list);
+
+#endif
