@@ -10,3 +10,10 @@ def tests(context):
                                                   context.seed)
     yield "kill/restore", lambda test: killing.restores(context.ckpt(), test, context.scenario("busy"),
                                                         restores, context.seed)
+    # namespaces and mounts of the tree; a terminal whose bytes are taken out and put back
+    for victim in ("user-pid", "mnt-user", "pty-flood"):
+        yield f"kill/dump/{victim}", lambda test, victim=victim: killing.dumps(
+            context.ckpt(), test, context.scenario(victim), dumps // 10, context.seed)
+    for victim in ("user-pid", "mnt-user"):
+        yield f"kill/restore/{victim}", lambda test, victim=victim: killing.restores(
+            context.ckpt(), test, context.scenario(victim), restores // 5, context.seed)
