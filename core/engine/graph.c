@@ -10,8 +10,9 @@
 #include "engine/engine.h"
 #include "engine/text.h"
 
-static const char *const dump_milestones[] = { "seized",  "surveyed",  "collected", "memory-saved",
-					       "planned", "committed", "released",  NULL };
+static const char *const dump_milestones[] = { "seized",       "surveyed", "collected",
+					       "memory-saved", "planned",  "committed",
+					       "released",     "ended",	   NULL };
 static const char *const verify_milestones[] = { "loaded",   "seized",	 "surveyed", "collected",
 						 "released", "compared", NULL };
 static const char *const restore_milestones[] = { "loaded",

@@ -25,6 +25,13 @@ bool ckpt_is_live(const struct ckpt_run *run)
 	return run->live;
 }
 
+bool ckpt_kills(const struct ckpt_run *run)
+{
+	const struct ckpt_dump_args *a = run->arg;
+
+	return run->kind == CKPT_DUMP && !run->live && a && a->after == CKPT_AFTER_KILL;
+}
+
 pid_t ckpt_root_pid(struct ckpt_run *run)
 {
 	return run->root_pid;

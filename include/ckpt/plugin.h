@@ -165,6 +165,9 @@ CKPT_API bool ckpt_plan_only(const struct ckpt_run *run);
  */
 CKPT_API bool ckpt_is_live(const struct ckpt_run *run);
 
+/* True in a dump that kills the tree at `released`. */
+CKPT_API bool ckpt_kills(const struct ckpt_run *run);
+
 /* Per-plugin state of this run; state_free of the descriptor releases it. */
 CKPT_API void ckpt_state_set(struct ckpt_run *run, void *state);
 CKPT_API void *ckpt_state(struct ckpt_run *run);

@@ -75,7 +75,7 @@ static void milestones_alone(void **state)
 {
 	struct plugin_set ps = { 0 };
 
-	order_is(&ps, "seized surveyed collected memory-saved planned committed released");
+	order_is(&ps, "seized surveyed collected memory-saved planned committed released ended");
 }
 
 static void sorts_by_edges_then_names(void **state)
@@ -97,7 +97,7 @@ static void sorts_by_edges_then_names(void **state)
 	add(&ps, "b", b);
 	add(&ps, "a", a);
 	order_is(&ps, "seized b.early surveyed a.zero b.one a.two collected a.save memory-saved "
-		      "planned committed released");
+		      "planned committed released ended");
 	plugins_free(&ps);
 }
 
@@ -117,7 +117,7 @@ static void other_runs_do_not_count(void **state)
 	struct graph g;
 
 	add(&ps, "a", s);
-	order_is(&ps, "seized surveyed collected memory-saved planned committed released");
+	order_is(&ps, "seized surveyed collected memory-saved planned committed released ended");
 	assert_int_equal(graph_build(&g, CKPT_RESTORE, &ps, &e), 0);
 	assert_int_equal(g.n, g.n_milestones + 1);
 	assert_string_equal(g.nodes[g.order[1]].name, "a.x");
@@ -134,11 +134,14 @@ static void soft_edges(void **state)
 	struct plugin_set ps = { 0 };
 
 	add(&ps, "a", a);
-	order_is(&ps, "seized a.x surveyed collected memory-saved planned committed released");
+	order_is(&ps,
+		 "seized a.x surveyed collected memory-saved planned committed released ended");
 	add(&ps, "z", z);
-	order_is(&ps, "seized z.y a.x surveyed collected memory-saved planned committed released");
+	order_is(&ps,
+		 "seized z.y a.x surveyed collected memory-saved planned committed released ended");
 	ps.list[1]->on = false;
-	order_is(&ps, "seized a.x surveyed collected memory-saved planned committed released");
+	order_is(&ps,
+		 "seized a.x surveyed collected memory-saved planned committed released ended");
 	plugins_free(&ps);
 }
 
