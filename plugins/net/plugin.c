@@ -178,6 +178,15 @@ static const struct ckpt_feature features[] = {
 	{ NULL, NULL },
 };
 
+static const char *const tcp_words[] = { "refuse", "established", "reset", NULL };
+
+static const struct ckpt_option options[] = {
+	{ "tcp", CKPT_OPT_ENUM, "refuse", tcp_words, 0, 0,
+	  "TCP connections with the outside: refused, kept (their packets are dropped until the "
+	  "restore), or ended as by the other side" },
+	{ NULL, CKPT_OPT_BOOL, NULL, NULL, 0, 0, NULL },
+};
+
 static const struct ckpt_record_type records[] = {
 	{ NET_REC_NETWORK, "network", &ckpt__net__network__descriptor },
 	{ 0, NULL, NULL },
@@ -197,6 +206,7 @@ CKPT_PLUGIN{
 	.version = "0.1.0",
 	.summary = "network namespaces: links, addresses, routes, rules, settings",
 	.license = "MIT",
+	.options = options,
 	.features = features,
 	.records = records,
 	.steps = steps,

@@ -221,7 +221,9 @@ static int inet_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, str
 	if (!r)
 		r = ckpt_record_put(run, SOCK_INET, &rec.base, err);
 	if (!r)
-		r = sock_net_collect(run, f, err);
+		r = sock_multicast_collect(run, f, err);
+	if (!r)
+		r = sock_collect(run, f, err);
 	sock_udp_queue_free(&rec);
 	return r;
 }
@@ -379,6 +381,10 @@ static int inet_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, stru
 	/* from whomever: a connected socket takes its peer's alone */
 	if (!r)
 		r = sock_udp_queue_write(fd, rec, err);
+	if (!r)
+		r = sock_filter_apply(run, slot->file, fd, err);
+	if (!r)
+		r = sock_multicast_apply(run, slot->file, fd, err);
 	if (!r && rec->peer)
 		r = connect_there(fd, rec, err);
 	if (!r)

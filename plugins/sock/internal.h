@@ -18,6 +18,8 @@ enum sock_record {
 	SOCK_TCP,
 	SOCK_NETLINK,
 	SOCK_REC_PLACE,
+	SOCK_REC_FILTER,
+	SOCK_REC_MULTICAST,
 };
 
 /* bits of SO_BUF_LOCK */
@@ -27,6 +29,7 @@ enum sock_record {
 /* The only flags of F_GETFL that a socket has. */
 #define SOCK_FLAGS (O_RDWR | O_NONBLOCK)
 
+struct sock_held;
 struct sock_tcp_diag;
 struct sock_tcp_look;
 
@@ -96,6 +99,15 @@ struct sock_state {
 		const struct ckpt_ns *ns;
 	} * nets; /* ckpt's own and the tree's */
 	size_t n_nets;
+	/* connections with the outside whose packets we drop, and whose word that is */
+	struct sock_held *held;
+	size_t n_held;
+	struct sock_holder {
+		const struct ckpt_ns *net;
+		int fd;
+	} * holders;
+	size_t n_holders;
+	char hold_name[24];
 	struct sock_defaults defaults[32];
 	size_t n_defaults;
 	/* restore */
@@ -187,9 +199,24 @@ int sock_buf_lock(int fd);
 int sock_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err);
 int sock_int(int fd, int level, int name);
 
-/* Refuse a socket that has joined a multicast group. 0: it has not. */
+/* ---- filters, multicast groups ------------------------------------------------------ */
+
+int sock_filter_survey(struct ckpt_run *run, const struct ckpt_fd_found *f);
+int sock_filter_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			struct ckpt_error *err);
+int sock_filter_plan(struct ckpt_run *run, struct ckpt_error *err);
+int sock_filter_apply(struct ckpt_run *run, uint32_t file, int fd, struct ckpt_error *err);
+int sock_filter_settle(struct ckpt_run *run, struct ckpt_error *err);
+
 int sock_multicast_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			  struct ckpt_error *err);
+int sock_multicast_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			   struct ckpt_error *err);
+int sock_multicast_plan(struct ckpt_run *run, struct ckpt_error *err);
+int sock_multicast_apply(struct ckpt_run *run, uint32_t file, int fd, struct ckpt_error *err);
+
+/* What is kept apart of any socket: its place and its filter. */
+int sock_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err);
 
 /* ---- the network namespace it belongs to ------------------------------------------- */
 

@@ -101,7 +101,7 @@ static int netlink_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	rec.n_options = options.n;
 	if (ckpt_record_put(run, SOCK_NETLINK, &rec.base, err))
 		return -err->err;
-	return sock_net_collect(run, f, err);
+	return sock_collect(run, f, err);
 }
 
 /* ---- restore ---------------------------------------------------------------------- */
@@ -163,6 +163,8 @@ static int netlink_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 	if (fd < 0)
 		return ckpt_fail_sys(err, errno, "socket(2)");
 	r = sock_options_apply(fd, rec->options, rec->n_options, err);
+	if (!r)
+		r = sock_filter_apply(run, slot->file, fd, err);
 	if (!r)
 		r = bind_netlink(fd, rec, err);
 	if (!r)

@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <netinet/udp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <sys/socket.h>
 
@@ -293,13 +294,16 @@ static const struct sock_defaults *defaults_of(struct ckpt_run *run, const struc
 	return d;
 }
 
+/* Now or before. */
 static bool is_connected(int fd)
 {
+	struct pollfd p = { .fd = fd, .events = POLLRDHUP };
 	struct tcp_info ti = { 0 };
 	socklen_t len = sizeof(ti);
 
-	return !getsockopt(fd, IPPROTO_TCP, TCP_INFO, &ti, &len) && ti.tcpi_state != TCP_CLOSE &&
-	       ti.tcpi_state != TCP_LISTEN;
+	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &ti, &len) || ti.tcpi_state == TCP_LISTEN)
+		return false;
+	return ti.tcpi_state != TCP_CLOSE || (poll(&p, 1, 0) == 1 && p.revents & POLLRDHUP);
 }
 
 /* Does the kernel set it itself while the socket is connected? `tuned`: buffers, as SO_BUF_LOCK. */
@@ -415,14 +419,16 @@ int sock_buf_lock(int fd)
 
 int sock_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
 {
-	socklen_t len = 0;
 	int r = sock_net_survey(run, f, err);
 
-	if (r)
-		return r;
-	/* asked with no room, the kernel answers with the filter's length, or EACCES for eBPF */
-	if (getsockopt(f->fd, SOL_SOCKET, SO_GET_FILTER, NULL, &len) ? errno == EACCES : len > 0)
-		return sock_refuse(run, f, "socket-filter", "a filter is attached to the socket",
-				   "detach it before the dump, or allow the loss");
-	return sock_refuse_outside(run, f, err);
+	if (!r)
+		r = sock_filter_survey(run, f);
+	return r ? r : sock_refuse_outside(run, f, err);
+}
+
+int sock_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
+{
+	int r = sock_filter_collect(run, f, err);
+
+	return r < 0 ? r : sock_net_collect(run, f, err);
 }

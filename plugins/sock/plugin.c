@@ -11,6 +11,8 @@ static const struct ckpt_feature features[] = {
 	{ "inet-listen", "listening TCP sockets with their options" },
 	{ "tcp", "TCP sockets that were never connected, bound or not" },
 	{ "tcp-connected", "TCP connections of which both ends are in the tree" },
+	{ "tcp-outside", "TCP connections with the outside, as -o net.tcp says" },
+	{ "tcp-over", "TCP sockets whose connection has ended, with what they have received" },
 	{ "tcp-pending", "TCP connections that wait to be accepted" },
 	{ "udp", "UDP sockets, bound, connected or neither" },
 	{ "udp-queue", "datagrams that wait in UDP sockets" },
@@ -22,6 +24,8 @@ static const struct ckpt_feature features[] = {
 	{ "pending", "connections to unix sockets that wait to be accepted" },
 	{ "scm-rights", "descriptors in flight: in messages that nobody has read" },
 	{ "netns", "sockets that belong to a network namespace inside the tree" },
+	{ "socket-filter", "classic BPF programs attached to sockets" },
+	{ "multicast", "multicast groups that UDP sockets have joined" },
 	{ "scm-only", "descriptors in flight that are open nowhere else" },
 	{ NULL, NULL },
 };
@@ -33,6 +37,8 @@ static const struct ckpt_record_type records[] = {
 	{ SOCK_TCP, "tcp", &ckpt__sock__tcp__descriptor },
 	{ SOCK_NETLINK, "netlink", &ckpt__sock__netlink__descriptor },
 	{ SOCK_REC_PLACE, "place", &ckpt__sock__place__descriptor },
+	{ SOCK_REC_FILTER, "filter", &ckpt__sock__filter__descriptor },
+	{ SOCK_REC_MULTICAST, "multicast", &ckpt__sock__multicast__descriptor },
 	{ 0, NULL, NULL },
 };
 
@@ -78,18 +84,24 @@ static int plan(struct ckpt_run *run, struct ckpt_error *err)
 	}
 	if (!r)
 		r = sock_net_plan(run, err);
+	if (!r)
+		r = sock_filter_plan(run, err);
+	if (!r)
+		r = sock_multicast_plan(run, err);
 	/* a connection uses its other end's record, whatever else refers to that */
 	for (size_t i = 0; i < ckpt_record_count(run, "sock.tcp") && !r; i++) {
 		const Ckpt__Sock__Tcp *tcp = ckpt_record_at(run, "sock.tcp", i);
 
 		r = sock_tcp_plan(run, tcp->id, err);
+		if (!r)
+			r = sock_tcp_plan_home(run, tcp, err);
 	}
 	return r ? r : sock_pending_order(run, err);
 }
 
 static int names(struct ckpt_run *run, struct ckpt_error *err)
 {
-	return sock_state(run) ? sock_tcp_sweep(run) : ckpt_fail(err, ENOMEM, "out of memory");
+	return sock_state(run) ? sock_tcp_sweep(run, err) : ckpt_fail(err, ENOMEM, "out of memory");
 }
 
 static int settle(struct ckpt_run *run, struct ckpt_error *err)
@@ -106,6 +118,8 @@ static int settle(struct ckpt_run *run, struct ckpt_error *err)
 		r = sock_pending_settle(run, err);
 	if (!r)
 		r = sock_tcp_settle(run, err);
+	if (!r)
+		r = sock_filter_settle(run, err);
 	sock_kept_close(st);
 	return r;
 }
@@ -128,7 +142,8 @@ static const struct ckpt_field_rule rules[] = {
 	{ "Tcp", "unsent", CKPT_EQ_VOLATILE },	 { "Tcp", "receive_seq", CKPT_EQ_VOLATILE },
 	{ "Tcp", "in", CKPT_EQ_VOLATILE },	 { "Tcp", "timestamp", CKPT_EQ_VOLATILE },
 	{ "Tcp", "window", CKPT_EQ_VOLATILE },	 { "Tcp", "sndbuf", CKPT_EQ_VOLATILE },
-	{ "Tcp", "rcvbuf", CKPT_EQ_VOLATILE },	 { NULL, NULL, CKPT_EQ_VOLATILE },
+	{ "Tcp", "rcvbuf", CKPT_EQ_VOLATILE },	 { "Tcp", "hold", CKPT_EQ_VOLATILE },
+	{ NULL, NULL, CKPT_EQ_VOLATILE },
 };
 
 #define LIST(...) ((const char *const[]){ __VA_ARGS__, NULL })
@@ -157,6 +172,18 @@ static const struct ckpt_step steps[] = {
 	  .after = LIST("files-installed"),
 	  .before = LIST("sealed"),
 	  .fn = settle },
+	{ .runs = CKPT_DUMP,
+	  .name = "hold",
+	  .help = "keep connections with the outside held until the restore, if the tree is gone",
+	  .after = LIST("released"),
+	  .before = LIST("ended"),
+	  .fn = sock_hold_keep },
+	{ .runs = CKPT_RESTORE,
+	  .name = "let-go",
+	  .help = "connections with the outside are no longer held by the dump",
+	  .after = LIST("sealed"),
+	  .before = LIST("running"),
+	  .fn = sock_hold_end },
 	{ .name = NULL },
 };
 

@@ -37,6 +37,7 @@ void sock_state_free(void *state)
 		free(st->sent[i].out);
 	free(st->sent);
 	sock_guard_stop(st);
+	sock_hold_free(st);
 	free(st->tcp);
 	for (size_t i = 0; i < st->n_looks; i++)
 		sock_look_free(&st->looks[i]);

@@ -18,12 +18,21 @@
 
 #define QUEUE_MAX (32u << 20)
 
-static int state_of(int fd)
+int sock_tcp_state(int fd)
 {
 	struct tcp_info ti = { 0 };
 	socklen_t len = sizeof(ti);
 
 	return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &ti, &len) ? -errno : ti.tcpi_state;
+}
+
+/* Not a new one, which is not shut down, and not one that is being connected. */
+static bool is_over(int fd)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN | POLLRDHUP };
+
+	return sock_tcp_state(fd) == TCP_CLOSE && poll(&p, 1, 0) >= 0 &&
+	       p.revents & (POLLIN | POLLRDHUP | POLLERR);
 }
 
 static bool tcp_connected_match(const struct ckpt_fd_found *f)
@@ -33,9 +42,10 @@ static bool tcp_connected_match(const struct ckpt_fd_found *f)
 	if ((f->domain != AF_INET && f->domain != AF_INET6) || f->protocol != IPPROTO_TCP ||
 	    f->listening != 0)
 		return false;
-	state = state_of(f->fd);
+	state = sock_tcp_state(f->fd);
 	return state == TCP_ESTABLISHED || state == TCP_CLOSE_WAIT || state == TCP_FIN_WAIT1 ||
-	       state == TCP_FIN_WAIT2 || state == TCP_LAST_ACK;
+	       state == TCP_FIN_WAIT2 || state == TCP_LAST_ACK || state == TCP_CLOSING ||
+	       is_over(f->fd);
 }
 
 /* ---- who is at the other end ----------------------------------------------------------- */
@@ -50,15 +60,22 @@ static int ends_of(int fd, union sock_address *local, union sock_address *peer)
 											  : 0;
 }
 
-/* Not an address of this host: then the other end may be there, and closed. */
-static bool is_ours(const union sock_address *a)
+/*
+ * A namespace that the address belongs to: then the other end was there, and is closed. NULL:
+ * the address is of the outside.
+ */
+static const struct ckpt_ns *home_of(struct ckpt_run *run, const struct ckpt_ns *net,
+				     const union sock_address *a)
 {
-	CKPT_AUTO_FD int fd = socket(a->sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	union sock_address any_port = *a;
+	if (sock_is_at(net, a))
+		return net;
+	for (size_t i = 0; i < ckpt_ns_count(run); i++) {
+		const struct ckpt_ns *ns = ckpt_ns_at(run, i);
 
-	any_port.in.sin_port = 0;
-	return fd >= 0 &&
-	       !bind(fd, &any_port.sa, a->sa.sa_family == AF_INET ? sizeof(a->in) : sizeof(a->in6));
+		if (ns->type == CKPT_NS_NET && ns != net && sock_is_at(ns, a))
+			return ns;
+	}
+	return NULL;
 }
 
 static int refuse_other(struct ckpt_run *run, const struct ckpt_fd_found *f,
@@ -66,19 +83,26 @@ static int refuse_other(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			struct ckpt_error *err)
 {
 	struct stat st = { .st_mode = S_IFSOCK, .st_ino = other ? other->ino : 0 };
-	char who[96] = "nobody has it open", reason[256];
-	struct sock_address_text text;
+	char who[96] = "nobody has it open", reason[320];
+	union sock_address local, far;
+	struct sock_address_text text, here;
 	int r = other && other->ino ? f->tree->outside(run, &st, who, sizeof(who), err) : 0;
 
 	if (r < 0)
 		return r;
-	if (sock_address_read(peer, &text))
+	if (ends_of(f->fd, &local, &far) || sock_address_read(peer, &text) ||
+	    sock_address_read(&local, &here))
 		return ckpt_fail_sys(err, errno, "reading an address");
-	snprintf(reason, sizeof(reason),
-		 "the other end of the TCP connection, %s port %u, is outside the tree%s%s",
-		 text.text, text.rec.port, other ? ": " : "", other ? who : "");
+	snprintf(
+		reason, sizeof(reason),
+		"the other end of the TCP connection, %s port %u, is outside the tree (this end is "
+		"%s port %u)%s%s",
+		text.text, text.rec.port, here.text, here.rec.port, other ? ": " : "",
+		other ? who : "");
 	return sock_refuse(run, f, "external", reason,
-			   "dump a tree that includes the other end, or close the connection");
+			   "-o net.tcp=established keeps it and holds its packets back until the "
+			   "restore, -o net.tcp=reset ends it as a lost network does; or dump a "
+			   "tree that includes the other end");
 }
 
 static int survey_waiting(struct ckpt_run *run, const struct ckpt_fd_found *f,
@@ -127,7 +151,7 @@ static int read_progress(int fd, struct sock_tcp_look *look)
 
 	if (r || ioctl(fd, SIOCOUTQ, &queued) || ioctl(fd, SIOCOUTQNSD, &unsent))
 		return r ? r : -errno;
-	look->state = (uint8_t)state_of(fd);
+	look->state = (uint8_t)sock_tcp_state(fd);
 	look->queued = (uint32_t)queued;
 	look->unsent = (uint32_t)unsent;
 	return 0;
@@ -173,9 +197,9 @@ static int read_sent(int fd, struct sock_tcp_look *look)
 }
 
 static int look_at_sent(struct sock_state *st, const struct ckpt_fd_found *f,
-			struct ckpt_error *err)
+			enum sock_tcp_form form, struct ckpt_error *err)
 {
-	struct sock_tcp_look look = { .ino = f->st.st_ino };
+	struct sock_tcp_look look = { .ino = f->st.st_ino, .form = form };
 	int r, left;
 
 	if (st->n_sent == st->cap_sent) {
@@ -186,6 +210,10 @@ static int look_at_sent(struct sock_state *st, const struct ckpt_fd_found *f,
 			return ckpt_fail(err, ENOMEM, "out of memory");
 		st->sent = more;
 		st->cap_sent = want;
+	}
+	if (form == SOCK_TCP_LOST) {
+		st->sent[st->n_sent++] = look;
+		return 0;
 	}
 	r = sock_repair_enter(st, f->fd);
 	if (r)
@@ -227,40 +255,97 @@ static int survey_state(struct ckpt_run *run, const struct ckpt_fd_found *f)
 	return 0;
 }
 
+/* Where the other end is: 0: in the tree, 1: refused, 2: outside. */
+static int survey_other(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			const struct ckpt_ns *net, const struct sock_tcp_diag **other,
+			struct ckpt_error *err)
+{
+	union sock_address local, peer;
+	bool out;
+
+	if (ends_of(f->fd, &local, &peer))
+		return ckpt_is_live(run) ? 1 : ckpt_fail_sys(err, errno, "getpeername(2)");
+	*other = sock_tcp_other(run, net, &local, &peer);
+	if (!sock_is_at(net, &local))
+		return 2;
+	if (*other && sock_tcp_listener(sock_state(run), *other))
+		return survey_waiting(run, f, *other, &peer, err);
+	if (*other && (*other)->ino)
+		return f->tree->of_inode(run, f->st.st_dev, (*other)->ino, &out) ? 0 : 2;
+	/* it has sent all it ever will, and that is here */
+	return sock_tcp_state(f->fd) == TCP_CLOSE_WAIT && home_of(run, net, &peer) ? 0 : 2;
+}
+
+static int survey_outside(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			  const struct ckpt_ns *net, const struct sock_tcp_diag *other,
+			  enum sock_tcp_form *form, struct ckpt_error *err)
+{
+	union sock_address local, peer;
+
+	if (ends_of(f->fd, &local, &peer))
+		return ckpt_is_live(run) ? 1 : ckpt_fail_sys(err, errno, "getpeername(2)");
+	return sock_tcp_wish(run) == SOCK_TCP_INSIDE
+		       ? refuse_other(run, f, other, &peer, err)
+		       : sock_tcp_outside_survey(run, f, net, form, err);
+}
+
+static int hold(struct ckpt_run *run, const struct ckpt_fd_found *f, const struct ckpt_ns *net,
+		struct ckpt_error *err)
+{
+	union sock_address local, peer;
+
+	if (ends_of(f->fd, &local, &peer))
+		return ckpt_fail_sys(err, errno, "getpeername(2)");
+	return sock_hold(sock_state(run), net, &local, &peer, err);
+}
+
+static int survey_over(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
+{
+	struct pollfd p = { .fd = f->fd };
+	int r = sock_survey(run, f, err);
+
+	if (r)
+		return r;
+	if (!ckpt_feature_on(run, "tcp-over"))
+		return sock_refuse(run, f, "tcp-over",
+				   "its TCP connection has ended, and the feature sock.tcp-over is "
+				   "switched off",
+				   "switch it on");
+	if (poll(&p, 1, 0) < 0)
+		return ckpt_fail_sys(err, errno, "poll(2)");
+	/* who lets connections be reset does not mind why one was */
+	if (!(p.revents & POLLERR) || sock_tcp_wish(run) == SOCK_TCP_LOST)
+		return 0;
+	return sock_refuse_detail(run, f, "socket-error",
+				  "an error of a TCP connection waits to be reported",
+				  "let the program receive it, or --allow-loss sock.socket-error: "
+				  "it is then ECONNRESET");
+}
+
 static int tcp_connected_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 				struct ckpt_error *err)
 {
-	struct sock_state *st = sock_state(run);
-	union sock_address local, peer;
-	const struct sock_tcp_diag *other;
+	enum sock_tcp_form form = SOCK_TCP_INSIDE;
+	const struct sock_tcp_diag *other = NULL;
 	const struct ckpt_ns *net;
-	int state = state_of(f->fd), r = sock_survey(run, f, err);
-	SOCK_PLACE(place);
-	bool out;
+	int r;
 
+	if (is_over(f->fd))
+		return survey_over(run, f, err);
+	r = sock_survey(run, f, err);
 	if (!r)
 		r = sock_tcp_diag(run, err);
 	if (!r)
 		r = sock_net_of(run, f->fd, &net, err);
 	if (!r)
-		r = sock_net_enter(net, &place, err);
-	if (!r)
 		r = survey_state(run, f);
-	if (r)
-		return r;
-	if (ends_of(f->fd, &local, &peer))
-		return ckpt_is_live(run) ? 1 : ckpt_fail_sys(err, errno, "getpeername(2)");
-	other = sock_tcp_find(st, net, &peer, &local);
-	if (other && sock_tcp_listener(st, other))
-		r = survey_waiting(run, f, other, &peer, err);
-	else if (other && other->ino)
-		r = f->tree->of_inode(run, f->st.st_dev, other->ino, &out)
-			    ? 0
-			    : refuse_other(run, f, other, &peer, err);
-	/* it has sent all it ever will, and that is here */
-	else if (state != TCP_CLOSE_WAIT || !is_ours(&peer))
-		r = refuse_other(run, f, other, &peer, err);
-	return r || ckpt_is_live(run) ? r : look_at_sent(st, f, err);
+	if (!r)
+		r = survey_other(run, f, net, &other, err);
+	if (r == 2)
+		r = survey_outside(run, f, net, other, &form, err);
+	if (form == SOCK_TCP_KEPT && !r && !ckpt_is_live(run))
+		r = hold(run, f, net, err);
+	return r || ckpt_is_live(run) ? r : look_at_sent(sock_state(run), f, form, err);
 }
 
 /* ---- collect ------------------------------------------------------------------------------- */
@@ -285,7 +370,7 @@ static int read_received(int fd, struct reading *x)
 
 	if (r || ioctl(fd, SIOCINQ, &queued))
 		return r ? r : -errno;
-	x->state = state_of(fd);
+	x->state = sock_tcp_state(fd);
 	if ((unsigned)queued > QUEUE_MAX)
 		return -EFBIG;
 	free(x->in);
@@ -330,12 +415,14 @@ static int read_repaired(struct sock_state *st, int fd, struct reading *x)
 /* A FIN has a number of its own at the end of either queue. */
 static int take_sent(struct reading *x, const struct sock_tcp_look *look)
 {
-	bool waits = look->state == TCP_FIN_WAIT1 || look->state == TCP_LAST_ACK;
+	bool waits = look->state == TCP_FIN_WAIT1 || look->state == TCP_LAST_ACK ||
+		     look->state == TCP_CLOSING;
 	Ckpt__Sock__Tcp *rec = &x->rec;
 	uint32_t data = look->queued - (waits && look->queued);
 
 	rec->fin_sent = waits || look->state == TCP_FIN_WAIT2;
-	rec->fin_received = x->state == TCP_CLOSE_WAIT || x->state == TCP_LAST_ACK;
+	rec->fin_received =
+		x->state == TCP_CLOSE_WAIT || x->state == TCP_LAST_ACK || x->state == TCP_CLOSING;
 	rec->receive_seq -= (uint32_t)rec->in.len + rec->fin_received;
 	rec->send_seq = look->seq - look->queued - (rec->fin_sent && !waits);
 	rec->unsent = look->unsent - (waits && look->unsent);
@@ -363,16 +450,60 @@ static void take_options(struct reading *x, int fd)
 static int take_other(struct ckpt_run *run, const struct ckpt_fd_found *f,
 		      const struct ckpt_ns *net, struct reading *x)
 {
-	const struct sock_state *st = sock_state(run);
-	const struct sock_tcp_diag *other = sock_tcp_find(st, net, &x->peer_end, &x->local_end);
+	const struct sock_tcp_diag *other = sock_tcp_other(run, net, &x->local_end, &x->peer_end);
 	bool out = false;
 
-	x->rec.waits = other && sock_tcp_listener(st, other);
+	x->rec.waits = other && sock_tcp_listener(sock_state(run), other);
 	if (other && other->ino && !x->rec.waits)
 		x->rec.other = f->tree->of_inode(run, f->st.st_dev, other->ino, &out);
 	if (out)
 		x->rec.other = 0;
+	if (!x->rec.other && !x->rec.waits) {
+		const struct ckpt_ns *home = home_of(run, net, &x->peer_end);
+
+		x->rec.closed_netns = home && home != net ? home->id : 0;
+	}
 	return out && !x->rec.fin_received ? -ENOTCONN : 0;
+}
+
+/* It waits for us, held: all there is to know is how far each side has come. */
+static void take_kept(struct sock_state *st, const struct ckpt_ns *net,
+		      const struct sock_tcp_look *look, struct reading *x)
+{
+	x->rec.form = SOCK_TCP_KEPT;
+	x->rec.state = (uint32_t)x->state;
+	x->rec.fin_acked = look->state == TCP_FIN_WAIT2;
+	/* any other namespace goes with the tree */
+	if (net->own)
+		x->rec.hold = (char *)(uintptr_t)sock_hold_name(st);
+}
+
+/* The repair mode is not for what is over, and what is going to be gets nothing more. */
+static int fill_over(struct ckpt_run *run, const struct ckpt_fd_found *f, enum sock_tcp_form form,
+		     struct reading *x, struct ckpt_error *err)
+{
+	struct pollfd p = { .fd = f->fd };
+	socklen_t len = sizeof(x->local_end);
+	int queued = 0;
+
+	if (getsockname(f->fd, &x->local_end.sa, &len) ||
+	    sock_address_read(&x->local_end, &x->local) || ioctl(f->fd, SIOCINQ, &queued) ||
+	    poll(&p, 1, 0) < 0)
+		return ckpt_fail_sys(err, errno, "reading a TCP connection");
+	if (queued > (int)QUEUE_MAX)
+		return ckpt_fail_sys(err, EFBIG, "reading a TCP connection");
+	x->in = queued ? malloc((size_t)queued) : NULL;
+	if (queued && !x->in)
+		return ckpt_fail_sys(err, ENOMEM, "reading a TCP connection");
+	if (queued && recv(f->fd, x->in, (size_t)queued, MSG_PEEK | MSG_DONTWAIT) != queued)
+		return ckpt_fail_sys(err, EIO, "reading a TCP connection");
+	x->rec.in.data = x->in;
+	x->rec.in.len = (size_t)queued;
+	/* an error is taken for the end of the connection, which it then was */
+	x->rec.form = p.revents & POLLERR ? SOCK_TCP_LOST : form;
+	x->rec.sndbuf = (uint32_t)sock_int(f->fd, SOL_SOCKET, SO_SNDBUF);
+	x->rec.rcvbuf = (uint32_t)sock_int(f->fd, SOL_SOCKET, SO_RCVBUF);
+	return sock_options_read(run, f, &x->options, err);
 }
 
 static int fill_record(struct ckpt_run *run, const struct ckpt_fd_found *f, struct reading *x,
@@ -381,8 +512,11 @@ static int fill_record(struct ckpt_run *run, const struct ckpt_fd_found *f, stru
 	struct sock_state *st = sock_state(run);
 	const struct sock_tcp_look *look = find_sent(st, f->st.st_ino);
 	const struct ckpt_ns *net;
-	int r = look ? ends_of(f->fd, &x->local_end, &x->peer_end) : -ENOENT;
+	int r;
 
+	if (!look || look->form == SOCK_TCP_LOST)
+		return fill_over(run, f, look ? SOCK_TCP_LOST : SOCK_TCP_OVER, x, err);
+	r = ends_of(f->fd, &x->local_end, &x->peer_end);
 	if (!r)
 		r = read_repaired(st, f->fd, x);
 	if (!r)
@@ -395,7 +529,9 @@ static int fill_record(struct ckpt_run *run, const struct ckpt_fd_found *f, stru
 		return ckpt_fail_sys(err, r, "reading a TCP connection");
 	if (sock_net_of(run, f->fd, &net, err))
 		return -err->err;
-	if (take_other(run, f, net, x))
+	if (look->form == SOCK_TCP_KEPT)
+		take_kept(st, net, look, x);
+	else if (take_other(run, f, net, x))
 		return ckpt_fail_as(err, CKPT_EXIT_REFUSED, EOPNOTSUPP,
 				    "the other end of a TCP connection is left out");
 	take_options(x, f->fd);
@@ -416,14 +552,14 @@ static int tcp_connected_collect(struct ckpt_run *run, const struct ckpt_fd_foun
 	x->rec.id = f->file;
 	x->rec.family = (uint32_t)f->domain;
 	x->rec.local = &x->local.rec;
-	x->rec.peer = &x->peer.rec;
+	x->rec.peer = x->peer.rec.address ? &x->peer.rec : NULL;
 	x->rec.owner = &x->owner;
 	x->rec.options = x->options.ptr;
 	x->rec.n_options = x->options.n;
 	if (!r)
 		r = ckpt_record_put(run, SOCK_TCP, &x->rec.base, err);
 	if (!r)
-		r = sock_net_collect(run, f, err);
+		r = sock_collect(run, f, err);
 	free(x->in);
 	return r;
 }

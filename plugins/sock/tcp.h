@@ -14,6 +14,17 @@
 #define SOCK_REPAIR_OFF 0  /* with a probe of the other side's window */
 #define SOCK_REPAIR_END -1 /* without one */
 
+/* Of packets of ckpt's own, which pass where those of held connections do not. */
+#define SOCK_HOLD_MARK 0x636b7074
+
+/* What becomes of a connection; numbers of the image. */
+enum sock_tcp_form {
+	SOCK_TCP_INSIDE, /* both ends are in the tree */
+	SOCK_TCP_KEPT,	 /* its other end is outside and waits */
+	SOCK_TCP_LOST,	 /* as if the other end had reset it */
+	SOCK_TCP_OVER,	 /* it has ended before the dump */
+};
+
 /* The kernel's struct tcp_repair_window. */
 struct sock_window {
 	uint32_t snd_wl1, snd_wnd, max_window, rcv_wnd, rcv_wup;
@@ -36,6 +47,15 @@ struct sock_tcp_look {
 	uint32_t seq, queued, unsent; /* the kernel's numbers, a FIN included */
 	uint8_t *out;
 	size_t len; /* of the data alone */
+	enum sock_tcp_form form;
+};
+
+/* restore: an end in the making */
+struct sock_end {
+	const Ckpt__Sock__Tcp *rec;
+	const struct ckpt_ns *net;
+	int fd, lock;
+	size_t sent; /* of rec->out */
 };
 
 /* The kernel's lists of TCP sockets in all network namespaces, read once a look. */
@@ -44,6 +64,13 @@ int sock_tcp_diag(struct ckpt_run *run, struct ckpt_error *err);
 const struct sock_tcp_diag *sock_tcp_find(const struct sock_state *st, const struct ckpt_ns *net,
 					  const union sock_address *src,
 					  const union sock_address *dst);
+/*
+ * The other end of a connection: in the same namespace, or else in another one of the tree.
+ * NULL: there is none, or it cannot be told.
+ */
+const struct sock_tcp_diag *sock_tcp_other(struct ckpt_run *run, const struct ckpt_ns *net,
+					   const union sock_address *local,
+					   const union sock_address *peer);
 /* How many in the list wait at this listening socket for accept(2) and are ours to connect again.
  */
 unsigned sock_tcp_waiting(struct ckpt_run *run, const struct ckpt_fd_found *f);
@@ -67,9 +94,55 @@ void sock_guard_stop(struct sock_state *st);
 /* When all sockets are bound and listen: connect those that wait to be accepted. */
 int sock_tcp_settle(struct ckpt_run *run, struct ckpt_error *err);
 
-/* Before anything is bound: end what is left of the image's connections. */
-int sock_tcp_sweep(struct ckpt_run *run);
+/* Before anything is bound: hold connections, end what is left of them. */
+int sock_tcp_sweep(struct ckpt_run *run, struct ckpt_error *err);
 
+/* What the user wants of connections with the outside (-o net.tcp). */
+enum sock_tcp_form sock_tcp_wish(struct ckpt_run *run);
+/*
+ * Of a connection whose other end is outside, or whose address is gone: refuse it, or tell
+ * what is made of it. 0: saved; 1: refused.
+ */
+int sock_tcp_outside_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			    const struct ckpt_ns *net, enum sock_tcp_form *form,
+			    struct ckpt_error *err);
+/* Does the address belong to that namespace? */
+bool sock_is_at(const struct ckpt_ns *net, const union sock_address *a);
+bool sock_tcp_outside_plan(const Ckpt__Sock__Tcp *rec);
+int sock_tcp_outside_open(struct ckpt_run *run, const Ckpt__Sock__Tcp *rec, struct ckpt_error *err);
+
+/* Until this run ends, drop what the two say to each other. */
+int sock_hold(struct sock_state *st, const struct ckpt_ns *net, const union sock_address *local,
+	      const union sock_address *peer, struct ckpt_error *err);
+/* The name of what holds them after a dump. */
+const char *sock_hold_name(struct sock_state *st);
+bool sock_hold_name_ok(const char *name);
+int sock_hold_keep(struct ckpt_run *run, struct ckpt_error *err);
+int sock_hold_end(struct ckpt_run *run, struct ckpt_error *err);
+void sock_hold_free(struct sock_state *st);
+
+struct sock_segment {
+	union sock_address from, to;
+	uint32_t seq, ack;
+	uint16_t window;
+	bool fin, rst;
+};
+/* Let the socket at `to` receive it, in the namespace that we are in. */
+int sock_tcp_forge(const struct sock_segment *s);
+
+/* One end, in repair mode, with its queues; then what it has of its own. */
+int sock_tcp_new(const Ckpt__Sock__Tcp *rec, const struct ckpt_ns *net, bool options,
+		 struct ckpt_error *err);
+int sock_tcp_make_end(const struct sock_end *e, struct ckpt_error *err);
+int sock_tcp_finish_end(const struct sock_end *e, struct ckpt_error *err);
+/* Let it wait under its file's number, with the SO_REUSEADDR that it needs until all are bound. */
+int sock_tcp_give_out(struct ckpt_run *run, const Ckpt__Sock__Tcp *rec, int fd,
+		      struct ckpt_error *err);
+bool sock_tcp_ends(const Ckpt__Sock__Tcp *rec, union sock_address *local, union sock_address *peer);
+int sock_tcp_state(int fd);
+
+/* When the namespaces are known: where an end was that is closed. */
+int sock_tcp_plan_home(struct ckpt_run *run, const Ckpt__Sock__Tcp *rec, struct ckpt_error *err);
 int sock_tcp_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err);
 int sock_tcp_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, struct ckpt_error *err);
 

@@ -165,6 +165,29 @@ const struct sock_tcp_diag *sock_tcp_find(const struct sock_state *st, const str
 	return find(st, &key);
 }
 
+const struct sock_tcp_diag *sock_tcp_other(struct ckpt_run *run, const struct ckpt_ns *net,
+					   const union sock_address *local,
+					   const union sock_address *peer)
+{
+	const struct sock_state *st = sock_state(run);
+	const struct sock_tcp_diag *found = sock_tcp_find(st, net, peer, local);
+
+	if (found)
+		return found;
+	for (size_t i = 0; i < ckpt_ns_count(run); i++) {
+		const struct ckpt_ns *ns = ckpt_ns_at(run, i);
+		const struct sock_tcp_diag *d = ns->type == CKPT_NS_NET && ns != net
+							? sock_tcp_find(st, ns, peer, local)
+							: NULL;
+
+		/* the same addresses in several: which of them it is cannot be told */
+		if (d && found)
+			return NULL;
+		found = d ? d : found;
+	}
+	return found;
+}
+
 /* ---- connections that wait to be accepted ---------------------------------------------- */
 
 static bool may_wait(const struct sock_tcp_diag *d)
@@ -207,6 +230,15 @@ const struct sock_tcp_diag *sock_tcp_listener(const struct sock_state *st,
 	return found;
 }
 
+static union sock_address address_of(const uint8_t bytes[16], uint16_t port)
+{
+	union sock_address a = { .in6 = { .sin6_family = AF_INET6, .sin6_port = port } };
+
+	memcpy(&a.in6.sin6_addr, bytes, 16);
+	sock_address_unmap(&a);
+	return a;
+}
+
 unsigned sock_tcp_waiting(struct ckpt_run *run, const struct ckpt_fd_found *f)
 {
 	const struct sock_state *st = sock_state(run);
@@ -214,16 +246,16 @@ unsigned sock_tcp_waiting(struct ckpt_run *run, const struct ckpt_fd_found *f)
 
 	for (size_t i = 0; i < st->n_tcp; i++) {
 		const struct sock_tcp_diag *d = &st->tcp[i], *l = NULL, *client = NULL;
-		struct sock_tcp_diag key = { .net = d->net, .sport = d->dport, .dport = d->sport };
+		union sock_address local, peer;
 		bool out;
 
 		if (may_wait(d))
 			l = sock_tcp_listener(st, d);
 		if (!l || l->ino != f->st.st_ino)
 			continue;
-		memcpy(key.src, d->dst, 16);
-		memcpy(key.dst, d->src, 16);
-		client = find(st, &key);
+		local = address_of(d->src, d->sport);
+		peer = address_of(d->dst, d->dport);
+		client = sock_tcp_other(run, ckpt_ns_by_id(run, d->net), &local, &peer);
 		n += client && client->ino &&
 		     f->tree->of_inode(run, f->st.st_dev, client->ino, &out) && !out;
 	}
@@ -285,15 +317,6 @@ int sock_tcp_clear(const union sock_address *src, const union sock_address *dst)
 	for (int i = 0; i < 10 && (r == -EAGAIN || r == -ENOENT); i++)
 		r = clear_once(nl, src, dst);
 	return r;
-}
-
-static union sock_address address_of(const uint8_t bytes[16], uint16_t port)
-{
-	union sock_address a = { .in6 = { .sin6_family = AF_INET6, .sin6_port = port } };
-
-	memcpy(&a.in6.sin6_addr, bytes, 16);
-	sock_address_unmap(&a);
-	return a;
 }
 
 void sock_tcp_clear_port(const struct sock_state *st, const union sock_address *local)

@@ -16,7 +16,7 @@
 
 /* ---- plan ----------------------------------------------------------------------------- */
 
-static bool ends_of(const Ckpt__Sock__Tcp *rec, union sock_address *local, union sock_address *peer)
+bool sock_tcp_ends(const Ckpt__Sock__Tcp *rec, union sock_address *local, union sock_address *peer)
 {
 	socklen_t len;
 
@@ -50,6 +50,17 @@ static bool agree(const Ckpt__Sock__Tcp *from, const Ckpt__Sock__Tcp *to)
 	       (!to->fin_received || got == from->out.len);
 }
 
+int sock_tcp_plan_home(struct ckpt_run *run, const Ckpt__Sock__Tcp *rec, struct ckpt_error *err)
+{
+	const struct ckpt_ns *ns = rec->closed_netns ? ckpt_ns_by_id(run, rec->closed_netns) : NULL;
+
+	if (!rec->closed_netns ||
+	    (ns && ns->type == CKPT_NS_NET && !rec->other && !rec->waits && !rec->form))
+		return 0;
+	return ckpt_fail_image(err, "open file %u: no network namespace %u", rec->id,
+			       rec->closed_netns);
+}
+
 static bool good_other(struct ckpt_run *run, const Ckpt__Sock__Tcp *rec,
 		       const union sock_address *local, const union sock_address *peer)
 {
@@ -57,11 +68,13 @@ static bool good_other(struct ckpt_run *run, const Ckpt__Sock__Tcp *rec,
 		rec->other ? ckpt_record_by_id(run, "sock.tcp", rec->other) : NULL;
 	union sock_address its_local, its_peer;
 
+	if (other && other->form)
+		return false;
 	if (!rec->other)
 		return rec->waits ? !rec->in.len && !rec->out.len && !rec->fin_received
 				  : rec->fin_received && !rec->fin_sent;
 	return other && other != rec && !rec->waits && other->other == rec->id && !other->waits &&
-	       ends_of(other, &its_local, &its_peer) && same_address(its_local, *peer) &&
+	       sock_tcp_ends(other, &its_local, &its_peer) && same_address(its_local, *peer) &&
 	       same_address(its_peer, *local) && agree(rec, other);
 }
 
@@ -73,12 +86,19 @@ int sock_tcp_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 
 	if (!rec)
 		return -EBADMSG;
-	if ((rec->family != AF_INET && rec->family != AF_INET6) || !ends_of(rec, &local, &peer) ||
-	    !rec->window || rec->window->send > rec->window->largest || !rec->mss ||
-	    rec->mss > UINT16_MAX || rec->send_scale > 14 || rec->receive_scale > 14 ||
-	    rec->unsent > rec->out.len || rec->out.len > QUEUE_MAX || rec->in.len > QUEUE_MAX ||
-	    rec->sndbuf > BUFFER_MAX || rec->rcvbuf > BUFFER_MAX ||
-	    !good_other(run, rec, &local, &peer))
+	if (rec->form) {
+		if (!sock_tcp_outside_plan(rec))
+			return ckpt_fail_image(err, "open file %u is not a valid TCP connection",
+					       id);
+		r = sock_owner_check(rec->owner, id, err);
+		return r ? r : sock_options_check(rec->options, rec->n_options, id, err);
+	}
+	if ((rec->family != AF_INET && rec->family != AF_INET6) ||
+	    !sock_tcp_ends(rec, &local, &peer) || !rec->window ||
+	    rec->window->send > rec->window->largest || !rec->mss || rec->mss > UINT16_MAX ||
+	    rec->send_scale > 14 || rec->receive_scale > 14 || rec->unsent > rec->out.len ||
+	    rec->out.len > QUEUE_MAX || rec->in.len > QUEUE_MAX || rec->sndbuf > BUFFER_MAX ||
+	    rec->rcvbuf > BUFFER_MAX || !good_other(run, rec, &local, &peer))
 		return ckpt_fail_image(err, "open file %u is not a valid TCP connection", id);
 	r = sock_owner_check(rec->owner, id, err);
 	return r ? r : sock_options_check(rec->options, rec->n_options, id, err);
@@ -99,14 +119,14 @@ static void sweep_connection(struct ckpt_run *run, const Ckpt__Sock__Tcp *rec)
 	union sock_address local, peer;
 
 	/* one that is made anew is empty */
-	if (!net->own || !ends_of(rec, &local, &peer))
+	if (!net->own || rec->form > SOCK_TCP_KEPT || !sock_tcp_ends(rec, &local, &peer))
 		return;
 	sock_address_unmap(&local);
 	sock_address_unmap(&peer);
 	/* both: the other end may be one that was closed */
 	if (sock_tcp_find(st, net, &local, &peer))
 		sock_tcp_clear(&local, &peer);
-	if (sock_tcp_find(st, net, &peer, &local))
+	if (!rec->form && sock_tcp_find(st, net, &peer, &local))
 		sock_tcp_clear(&peer, &local);
 }
 
@@ -126,15 +146,32 @@ static void sweep_listener(struct ckpt_run *run, const Ckpt__Sock__Inet *rec)
 		sock_tcp_clear_port(sock_state(run), &local);
 }
 
+/* Before the kernel answers for a socket that is not there, or for one that is ended. */
+static int hold_again(struct ckpt_run *run, const Ckpt__Sock__Tcp *rec, struct ckpt_error *err)
+{
+	union sock_address local, peer;
+
+	if (rec->form != SOCK_TCP_KEPT)
+		return 0;
+	if (!sock_tcp_ends(rec, &local, &peer))
+		return ckpt_fail_image(err, "open file %u has no valid address", rec->id);
+	return sock_hold(sock_state(run), sock_net_saved(run, rec->id), &local, &peer, err);
+}
+
 /*
  * What the original has left (TIME_WAIT) keeps its listening sockets' ports from being
  * bound, and its connections from being made.
  */
-int sock_tcp_sweep(struct ckpt_run *run)
+int sock_tcp_sweep(struct ckpt_run *run, struct ckpt_error *err)
 {
 	size_t n = ckpt_record_count(run, "sock.tcp"), m = ckpt_record_count(run, "sock.inet");
 	struct ckpt_error ignored = { 0 };
+	int r = 0;
 
+	for (size_t i = 0; i < n && !r; i++)
+		r = hold_again(run, ckpt_record_at(run, "sock.tcp", i), err);
+	if (r)
+		return r;
 	/* it only helps: what is really in the way is reported by who finds it there */
 	if ((!n && !m) || sock_tcp_diag(run, &ignored))
 		return 0;
@@ -144,12 +181,6 @@ int sock_tcp_sweep(struct ckpt_run *run)
 		sweep_listener(run, ckpt_record_at(run, "sock.inet", i));
 	return 0;
 }
-
-struct end {
-	const Ckpt__Sock__Tcp *rec;
-	int fd, lock;
-	size_t sent; /* of rec->out */
-};
 
 /* ---- one end ---------------------------------------------------------------------------- */
 
@@ -265,17 +296,21 @@ static bool address_by_route(int fd, const union sock_address *local,
 	       IN6_ARE_ADDR_EQUAL(&now.in6.sin6_addr, &local->in6.sin6_addr);
 }
 
-static int make_connected(const struct end *e, struct ckpt_error *err)
+/* In repair mode, in its namespace: nothing is sent. */
+static int connect_end(const struct sock_end *e, struct ckpt_error *err)
 {
 	const Ckpt__Sock__Tcp *rec = e->rec;
 	int fd = e->fd;
 	union sock_address local, peer, at;
 	socklen_t len = rec->family == AF_INET6 ? sizeof(local.in6) : sizeof(local.in);
-	int r = ends_of(rec, &local, &peer) ? sock_tcp_set(fd, TCP_REPAIR, SOCK_REPAIR_ON)
-					    : -EINVAL;
+	int r = sock_tcp_ends(rec, &local, &peer) ? sock_tcp_set(fd, TCP_REPAIR, SOCK_REPAIR_ON)
+						  : -EINVAL;
+	SOCK_PLACE(place);
 
 	if (r)
 		return ckpt_fail_sys(err, r, "TCP_REPAIR");
+	if (sock_net_enter(e->net, &place, err) < 0)
+		return -err->err;
 	at = local;
 	if (address_by_route(fd, &local, &peer))
 		at.in6.sin6_addr = in6addr_any;
@@ -289,10 +324,19 @@ static int make_connected(const struct end *e, struct ckpt_error *err)
 		r = set_seq(fd, TCP_RECV_QUEUE, rec->receive_seq);
 	if (!r)
 		r = connect_repaired(fd, local, peer, len);
+	return r ? ckpt_fail_sys(err, r, "connecting %s port %u with %s port %u",
+				 rec->local->address, rec->local->port, rec->peer->address,
+				 rec->peer->port)
+		 : 0;
+}
+
+int sock_tcp_make_end(const struct sock_end *e, struct ckpt_error *err)
+{
+	const Ckpt__Sock__Tcp *rec = e->rec;
+	int fd = e->fd, r = connect_end(e, err);
+
 	if (r)
-		return ckpt_fail_sys(err, r, "connecting %s port %u with %s port %u",
-				     rec->local->address, rec->local->port, rec->peer->address,
-				     rec->peer->port);
+		return r;
 	r = set_buffers(fd, BUFFER_MAX, BUFFER_MAX, 3);
 	if (!r)
 		r = set_negotiated(fd, rec);
@@ -308,11 +352,16 @@ static int make_connected(const struct end *e, struct ckpt_error *err)
 	return r ? ckpt_fail_sys(err, r, "filling a TCP connection") : 0;
 }
 
-static int new_socket(const Ckpt__Sock__Tcp *rec, bool options, struct ckpt_error *err)
+int sock_tcp_new(const Ckpt__Sock__Tcp *rec, const struct ckpt_ns *net, bool options,
+		 struct ckpt_error *err)
 {
-	CKPT_AUTO_FD int fd = socket((int)rec->family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
-	int r;
+	CKPT_AUTO_FD int fd = -1;
+	SOCK_PLACE(place);
+	int r = sock_net_enter(net, &place, err);
 
+	if (r < 0)
+		return r;
+	fd = socket((int)rec->family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
 	if (fd < 0)
 		return ckpt_fail_sys(err, errno, "socket(2)");
 	r = options ? sock_options_apply(fd, rec->options, rec->n_options, err) : 0;
@@ -339,7 +388,7 @@ static int await_fin(int fd, struct ckpt_error *err)
 }
 
 /* What was not sent yet, and the end of it. */
-static int go_on(const struct end *e, const struct end *other, struct ckpt_error *err)
+static int go_on(const struct sock_end *e, const struct sock_end *other, struct ckpt_error *err)
 {
 	const Ckpt__Sock__Tcp *rec = e->rec;
 	size_t at = e->sent;
@@ -360,7 +409,7 @@ static int go_on(const struct end *e, const struct end *other, struct ckpt_error
 	return other->rec->fin_received ? await_fin(e->fd, err) : 0;
 }
 
-static int finish(const struct end *e, struct ckpt_error *err)
+int sock_tcp_finish_end(const struct sock_end *e, struct ckpt_error *err)
 {
 	int r = set_buffers(e->fd, e->rec->sndbuf, e->rec->rcvbuf, e->lock);
 
@@ -369,13 +418,13 @@ static int finish(const struct end *e, struct ckpt_error *err)
 	return sock_owner_apply(e->fd, e->rec->owner, err);
 }
 
-static int join(const struct end e[2], bool stand_in, struct ckpt_error *err)
+static int join(const struct sock_end e[2], bool stand_in, struct ckpt_error *err)
 {
 	/* whose FIN the other has got was the first */
 	int first = e[0].rec->fin_received ? 1 : 0, r = 0;
 
 	for (int k = 0; k < 2 && !r; k++)
-		r = make_connected(&e[k], err);
+		r = sock_tcp_make_end(&e[k], err);
 	for (int k = 0; k < 2 && !r; k++) {
 		r = sock_tcp_set(e[k].fd, TCP_REPAIR, SOCK_REPAIR_OFF);
 		if (r)
@@ -389,17 +438,17 @@ static int join(const struct end e[2], bool stand_in, struct ckpt_error *err)
 	if (!r)
 		r = go_on(&e[1 - first], &e[first], err);
 	if (!r)
-		r = finish(&e[0], err);
-	return r || stand_in ? r : finish(&e[1], err);
+		r = sock_tcp_finish_end(&e[0], err);
+	return r || stand_in ? r : sock_tcp_finish_end(&e[1], err);
 }
 
 /* Both ends of a connection; fd[1] stands in for a closed one. */
-static int make_pair(const Ckpt__Sock__Tcp *rec, const Ckpt__Sock__Tcp *other, int fd[2],
-		     struct ckpt_error *err)
+static int make_pair(struct ckpt_run *run, const Ckpt__Sock__Tcp *rec, const Ckpt__Sock__Tcp *other,
+		     int fd[2], struct ckpt_error *err)
 {
 	Ckpt__Sock__TcpWindow window = CKPT__SOCK__TCP_WINDOW__INIT;
 	Ckpt__Sock__Tcp closed = CKPT__SOCK__TCP__INIT;
-	struct end e[2] = { { .rec = rec }, { .rec = other ? other : &closed } };
+	struct sock_end e[2] = { { .rec = rec }, { .rec = other ? other : &closed } };
 
 	closed.family = rec->family;
 	closed.local = rec->peer;
@@ -411,8 +460,12 @@ static int make_pair(const Ckpt__Sock__Tcp *rec, const Ckpt__Sock__Tcp *other, i
 	window.send = window.largest = window.receive = UINT16_MAX;
 	window.wl1 = window.update = rec->send_seq;
 	closed.window = &window;
+	e[0].net = sock_net_saved(run, rec->id);
+	e[1].net = other	       ? sock_net_saved(run, other->id)
+		   : rec->closed_netns ? ckpt_ns_by_id(run, rec->closed_netns)
+				       : e[0].net;
 	for (int k = 0; k < 2; k++) {
-		fd[k] = new_socket(e[k].rec, k == 0 || other, err);
+		fd[k] = sock_tcp_new(e[k].rec, e[k].net, k == 0 || other, err);
 		if (fd[k] < 0)
 			return fd[k];
 		e[k].fd = fd[k];
@@ -439,8 +492,8 @@ static bool port_is_shared(struct ckpt_run *run, const Ckpt__Sock__Tcp *rec)
 }
 
 /* SO_REUSEADDR, which others that are still to be bound to the port need, comes last then. */
-static int give_out(struct ckpt_run *run, const Ckpt__Sock__Tcp *rec, int fd,
-		    struct ckpt_error *err)
+int sock_tcp_give_out(struct ckpt_run *run, const Ckpt__Sock__Tcp *rec, int fd,
+		      struct ckpt_error *err)
 {
 	int reuse = saved_reuse(rec->options, rec->n_options), r = 0;
 	bool later = !reuse && port_is_shared(run, rec);
@@ -459,8 +512,10 @@ static int give_out(struct ckpt_run *run, const Ckpt__Sock__Tcp *rec, int fd,
 
 static int open_waiting(struct ckpt_run *run, const Ckpt__Sock__Tcp *rec, struct ckpt_error *err)
 {
-	CKPT_AUTO_FD int fd = new_socket(rec, true, err);
+	const struct ckpt_ns *net = sock_net_saved(run, rec->id);
+	CKPT_AUTO_FD int fd = sock_tcp_new(rec, net, true, err);
 	Ckpt__Sock__Inet bound = CKPT__SOCK__INET__INIT;
+	SOCK_PLACE(place);
 	int r;
 
 	if (fd < 0)
@@ -469,7 +524,9 @@ static int open_waiting(struct ckpt_run *run, const Ckpt__Sock__Tcp *rec, struct
 	bound.protocol = IPPROTO_TCP;
 	bound.local = rec->local;
 	bound.peer = rec->peer;
-	r = sock_inet_bind(fd, &bound, err);
+	r = sock_net_enter(net, &place, err);
+	if (!r)
+		r = sock_inet_bind(fd, &bound, err);
 	if (!r)
 		r = sock_keep(sock_state(run), rec->id, fd, err);
 	return r ? r : ckpt_steal_fd(&fd);
@@ -480,21 +537,20 @@ int sock_tcp_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, struct 
 	const Ckpt__Sock__Tcp *rec = ckpt_record_need(run, "sock.tcp", slot->file, err), *other;
 	struct sock_state *st = sock_state(run);
 	int fd = sock_stash_take(st, slot->file), pair[2] = { -1, -1 }, r;
-	SOCK_PLACE(place);
 
+	st->tree = slot->tree;
 	if (fd >= 0 || !rec)
 		return fd >= 0 ? fd : -EBADMSG;
-	r = sock_net_enter(sock_net_saved(run, slot->file), &place, err);
-	if (r < 0)
-		return r;
+	if (rec->form)
+		return sock_tcp_outside_open(run, rec, err);
 	if (rec->waits)
 		return open_waiting(run, rec, err);
 	other = rec->other ? ckpt_record_by_id(run, "sock.tcp", rec->other) : NULL;
-	r = make_pair(rec, other, pair, err);
+	r = make_pair(run, rec, other, pair, err);
 	if (!r)
-		r = give_out(run, rec, pair[0], err);
+		r = sock_tcp_give_out(run, rec, pair[0], err);
 	if (!r && other)
-		r = give_out(run, other, pair[1], err);
+		r = sock_tcp_give_out(run, other, pair[1], err);
 	for (int k = 0; k < 2; k++)
 		if (pair[k] >= 0)
 			close(pair[k]);
@@ -511,7 +567,7 @@ static int connect_waiting(int fd, const Ckpt__Sock__Tcp *rec, struct ckpt_error
 	int flags = fcntl(fd, F_GETFL), e = 0, r;
 	socklen_t size = sizeof(e);
 
-	if (!ends_of(rec, &local, &peer))
+	if (!sock_tcp_ends(rec, &local, &peer))
 		return ckpt_fail_image(err, "open file %u has no valid address", rec->id);
 	if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK))
 		return ckpt_fail_sys(err, errno, "F_SETFL");

@@ -109,7 +109,7 @@ int sock_end_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	if (!r)
 		r = ckpt_record_put(run, SOCK_UNIX_END, &rec->base, err);
 	if (!r)
-		r = sock_net_collect(run, f, err);
+		r = sock_collect(run, f, err);
 	sock_queue_free(rec);
 	return r;
 }

@@ -56,7 +56,7 @@ static int unix_listen_collect(struct ckpt_run *run, const struct ckpt_fd_found 
 	rec.n_options = options.n;
 	if (ckpt_record_put(run, SOCK_UNIX_LISTEN, &rec.base, err))
 		return -err->err;
-	return sock_net_collect(run, f, err);
+	return sock_collect(run, f, err);
 }
 
 /* ---- restore ---------------------------------------------------------------------- */
@@ -143,8 +143,10 @@ int sock_listener(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 static int unix_listen_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 			    struct ckpt_error *err)
 {
-	int fd = sock_stash_take(sock_state(run), slot->file);
+	struct sock_state *st = sock_state(run);
+	int fd = sock_stash_take(st, slot->file);
 
+	st->tree = slot->tree;
 	return fd >= 0 ? fd : make(run, slot->file, err);
 }
 

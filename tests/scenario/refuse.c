@@ -151,15 +151,6 @@ static void udp_cork(void)
 	MUST(send(udp_socket(), "x", 1, MSG_MORE));
 }
 
-static void udp_multicast(void)
-{
-	struct ip_mreqn group = { .imr_address.s_addr = htonl(INADDR_LOOPBACK) };
-	int fd = MUST(socket(AF_INET, SOCK_DGRAM, 0));
-	inet_pton(AF_INET, "239.255.7.7", &group.imr_multiaddr);
-	if (setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &group, sizeof(group)) < 0)
-		victim_skip("IP_ADD_MEMBERSHIP: %s", strerror(errno));
-}
-
 /* The connection is gone; its end was not noticed yet. */
 static void tcp_reset(void)
 {
@@ -618,11 +609,10 @@ static const struct mode {
 	{ "tcp-outside", tcp_outside,
 	  "TCP connection, 127.0.0.1 port [0-9]+, is outside the tree" },
 	{ "tcp-waiting", tcp_waiting, "has sent data" },
-	{ "tcp-reset", tcp_reset, "TCP" },
+	{ "tcp-reset", tcp_reset, "sock socket-error .*error of a TCP connection waits" },
 	{ "udp-queue", udp_queue, "datagrams wait" },
 	{ "udp-shutdown", udp_shutdown, "shut down" },
 	{ "udp-cork", udp_cork, "UDP_CORK" },
-	{ "udp-multicast", udp_multicast, "multicast" },
 	{ "raw-socket", raw_socket, "(raw|RAW|protocol)" },
 	{ "unix-outside", unix_outside, "other end .* is outside the tree: process [0-9]+" },
 	{ "unix-waiting", unix_waiting, "has sent data" },
