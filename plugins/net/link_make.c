@@ -83,7 +83,66 @@ static int put_settings(struct nl_msg *msg, const Ckpt__Net__Link *l)
 		r = nla_put_u32(msg, IFLA_TXQLEN, l->txqlen);
 	if (r == 0)
 		r = nla_put_u32(msg, IFLA_GROUP, l->group);
+	if (r == 0 && l->master)
+		r = nla_put_u32(msg, IFLA_MASTER, l->master);
 	return r == 0 && l->alias[0] ? nla_put_string(msg, IFLA_IFALIAS, l->alias) : r;
+}
+
+static int put_settings_of(struct nl_msg *msg, int nest, Ckpt__Net__Attribute *const *list,
+			   size_t n)
+{
+	struct nlattr *data = nla_nest_start(msg, nest);
+	int r = data ? 0 : -NLE_NOMEM;
+
+	for (size_t i = 0; i < n && r == 0; i++)
+		r = nla_put(msg, (int)list[i]->type, (int)list[i]->value.len, list[i]->value.data);
+	return r < 0 ? r : nla_nest_end(msg, data);
+}
+
+/* A link that is one by itself. */
+static int put_single(struct nl_msg *msg, const Ckpt__Net__Link *l)
+{
+	const struct ifinfomsg info = { .ifi_index = (int)l->index };
+	struct nlattr *kind;
+	int r = nlmsg_append(msg, (void *)(uintptr_t)&info, sizeof(info), NLMSG_ALIGNTO);
+
+	if (r == 0)
+		r = put_end(msg, l);
+	kind = r == 0 ? nla_nest_start(msg, IFLA_LINKINFO) : NULL;
+	r = kind ? nla_put_string(msg, IFLA_INFO_KIND, l->kind) : -NLE_NOMEM;
+	if (r == 0 && l->n_data)
+		r = put_settings_of(msg, IFLA_INFO_DATA, l->data, l->n_data);
+	return r < 0 ? r : nla_nest_end(msg, kind);
+}
+
+static int make_single(struct net_job *job, const Ckpt__Net__Link *l, struct ckpt_error *err)
+{
+	struct nl_msg *msg = nlmsg_alloc_simple(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL);
+	int r = net_finish(job, msg, msg ? put_single(msg, l) : -NLE_NOMEM);
+
+	return r < 0 ? ckpt_fail(err, EIO, "link %s (%s): %s", l->name, l->kind, nl_geterror(r))
+		     : 0;
+}
+
+/* What a bridge keeps of its port; the port must be one by then. */
+static int put_port(struct nl_msg *msg, const Ckpt__Net__Link *l)
+{
+	const struct ifinfomsg info = { .ifi_index = (int)l->index };
+	struct nlattr *kind;
+	int r = nlmsg_append(msg, (void *)(uintptr_t)&info, sizeof(info), NLMSG_ALIGNTO);
+
+	kind = r == 0 ? nla_nest_start(msg, IFLA_LINKINFO) : NULL;
+	r = kind ? nla_put_string(msg, IFLA_INFO_SLAVE_KIND, "bridge") : -NLE_NOMEM;
+	if (r == 0)
+		r = put_settings_of(msg, IFLA_INFO_SLAVE_DATA, l->port, l->n_port);
+	return r < 0 ? r : nla_nest_end(msg, kind);
+}
+
+static int set_port(struct net_job *job, const Ckpt__Net__Link *l)
+{
+	struct nl_msg *msg = nlmsg_alloc_simple(RTM_NEWLINK, 0);
+
+	return net_finish(job, msg, msg ? put_port(msg, l) : -NLE_NOMEM);
 }
 
 int net_links_make(struct net_job *job, struct ckpt_error *err)
@@ -93,7 +152,11 @@ int net_links_make(struct net_job *job, struct ckpt_error *err)
 	for (size_t i = 0; i < job->net->n_links && r == 0; i++) {
 		const Ckpt__Net__Link *l = job->net->links[i];
 
-		if (l->kind[0] && makes_pair(job, l))
+		if (l->external)
+			r = net_external_make(job, l, err);
+		else if (l->kind[0] && strcmp(l->kind, "veth") != 0)
+			r = make_single(job, l, err);
+		else if (l->kind[0] && makes_pair(job, l))
 			r = make_pair(job, l, err);
 	}
 	return r;
@@ -106,6 +169,8 @@ int net_links_up(struct net_job *job, struct ckpt_error *err)
 		struct nl_msg *msg = nlmsg_alloc_simple(RTM_SETLINK, 0);
 		int r = net_finish(job, msg, msg ? put_settings(msg, l) : -NLE_NOMEM);
 
+		if (r == 0 && l->n_port)
+			r = set_port(job, l);
 		if (r < 0)
 			return ckpt_fail(err, EIO, "link %s: %s", l->name, nl_geterror(r));
 	}

@@ -17,18 +17,101 @@ static char *copy_text(const struct nlattr *a)
 	return strdup(a ? nla_data(a) : "");
 }
 
-static int read_address(Ckpt__Net__Link *l, const struct nlattr *a)
+static int read_bytes(ProtobufCBinaryData *to, const struct nlattr *a)
 {
 	size_t len = a ? (size_t)nla_len(a) : 0;
 
 	if (!len)
 		return 0;
-	l->address.data = malloc(len);
-	if (!l->address.data)
+	to->data = malloc(len);
+	if (!to->data)
 		return -ENOMEM;
-	memcpy(l->address.data, nla_data(a), len);
-	l->address.len = len;
+	memcpy(to->data, nla_data(a), len);
+	to->len = len;
 	return 0;
+}
+
+/* What the kernel tells of a bridge and its ports without being told is not among these. */
+static const struct {
+	const char *kind;
+	uint8_t type;
+} settings[] = {
+	{ "bridge", IFLA_BR_FORWARD_DELAY },
+	{ "bridge", IFLA_BR_HELLO_TIME },
+	{ "bridge", IFLA_BR_MAX_AGE },
+	{ "bridge", IFLA_BR_AGEING_TIME },
+	{ "bridge", IFLA_BR_STP_STATE },
+	{ "bridge", IFLA_BR_PRIORITY },
+	{ "bridge", IFLA_BR_GROUP_FWD_MASK },
+	{ "bridge", IFLA_BR_MCAST_ROUTER },
+	{ "bridge", IFLA_BR_MCAST_SNOOPING },
+	{ "bridge", IFLA_BR_MCAST_QUERY_USE_IFADDR },
+	{ "bridge", IFLA_BR_MCAST_QUERIER },
+	{ "bridge", IFLA_BR_MCAST_LAST_MEMBER_CNT },
+	{ "bridge", IFLA_BR_MCAST_STARTUP_QUERY_CNT },
+	{ "bridge", IFLA_BR_NF_CALL_IPTABLES },
+	{ "bridge", IFLA_BR_NF_CALL_IP6TABLES },
+	{ "bridge", IFLA_BR_NF_CALL_ARPTABLES },
+	{ "bridge", IFLA_BR_MCAST_STATS_ENABLED },
+	{ NET_BRIDGE_PORT, IFLA_BRPORT_PRIORITY },
+	{ NET_BRIDGE_PORT, IFLA_BRPORT_COST },
+	{ NET_BRIDGE_PORT, IFLA_BRPORT_MODE },
+	{ NET_BRIDGE_PORT, IFLA_BRPORT_GUARD },
+	{ NET_BRIDGE_PORT, IFLA_BRPORT_PROTECT },
+	{ NET_BRIDGE_PORT, IFLA_BRPORT_FAST_LEAVE },
+	{ NET_BRIDGE_PORT, IFLA_BRPORT_LEARNING },
+	{ NET_BRIDGE_PORT, IFLA_BRPORT_UNICAST_FLOOD },
+	{ NET_BRIDGE_PORT, IFLA_BRPORT_PROXYARP },
+	{ NET_BRIDGE_PORT, IFLA_BRPORT_MCAST_FLOOD },
+	{ NET_BRIDGE_PORT, IFLA_BRPORT_MCAST_TO_UCAST },
+	{ NET_BRIDGE_PORT, IFLA_BRPORT_BCAST_FLOOD },
+	{ NET_BRIDGE_PORT, IFLA_BRPORT_NEIGH_SUPPRESS },
+	{ NET_BRIDGE_PORT, IFLA_BRPORT_ISOLATED },
+	{ NET_BRIDGE_PORT, IFLA_BRPORT_LOCKED },
+};
+
+bool net_link_attribute_ok(const char *kind, uint32_t type)
+{
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(settings); i++)
+		if (settings[i].type == type && !strcmp(settings[i].kind, kind))
+			return true;
+	return false;
+}
+
+static int read_settings(Ckpt__Net__Attribute ***list, size_t *n, const char *kind,
+			 const struct nlattr *nest, struct ckpt_error *err)
+{
+	struct nlattr *at;
+	int left;
+
+	if (!nest)
+		return 0;
+	nla_for_each_nested(at, nest, left)
+	{
+		Ckpt__Net__Attribute *a;
+
+		if (!net_link_attribute_ok(kind, (uint32_t)nla_type(at)))
+			continue;
+		a = malloc(sizeof(*a));
+		if (net_append(list, n, a, err) < 0) {
+			free(a);
+			return -ENOMEM;
+		}
+		ckpt__net__attribute__init(a);
+		a->type = (uint32_t)nla_type(at);
+		if (read_bytes(&a->value, at) < 0)
+			return ckpt_fail_sys(err, ENOMEM, "setting of a link");
+	}
+	return 0;
+}
+
+/* Filtered ones have tables of their own, which are not saved. */
+static bool filters_vlans(const struct nlattr *data)
+{
+	const struct nlattr *a =
+		data ? nla_find(nla_data(data), nla_len(data), IFLA_BR_VLAN_FILTERING) : NULL;
+
+	return a && nla_get_u8(a);
 }
 
 static uint32_t number(const struct nlattr *a)
@@ -36,9 +119,11 @@ static uint32_t number(const struct nlattr *a)
 	return a ? nla_get_u32(a) : 0;
 }
 
-static int read_kind(Ckpt__Net__Link *l, const struct ifinfomsg *info, struct nlattr *link_info)
+static int read_kind(struct net_job *job, Ckpt__Net__Link *l, const struct ifinfomsg *info,
+		     struct nlattr *link_info, struct ckpt_error *err)
 {
 	struct nlattr *in[IFLA_INFO_MAX + 1] = { 0 };
+	const char *master;
 
 	if (link_info)
 		nla_parse_nested(in, IFLA_INFO_MAX, link_info, NULL);
@@ -46,7 +131,14 @@ static int read_kind(Ckpt__Net__Link *l, const struct ifinfomsg *info, struct nl
 		l->kind = copy_text(in[IFLA_INFO_KIND]);
 	else
 		l->kind = strdup(info->ifi_type == ARPHRD_LOOPBACK ? "" : "device");
-	return l->kind ? 0 : -ENOMEM;
+	if (!l->kind)
+		return ckpt_fail_sys(err, ENOMEM, "link %u", l->index);
+	job->vlans |= !strcmp(l->kind, "bridge") && filters_vlans(in[IFLA_INFO_DATA]);
+	master = in[IFLA_INFO_SLAVE_KIND] ? nla_data(in[IFLA_INFO_SLAVE_KIND]) : "";
+	if (!strcmp(master, "bridge") &&
+	    read_settings(&l->port, &l->n_port, NET_BRIDGE_PORT, in[IFLA_INFO_SLAVE_DATA], err) < 0)
+		return -err->err;
+	return read_settings(&l->data, &l->n_data, l->kind, in[IFLA_INFO_DATA], err);
 }
 
 static bool has_xdp(struct nlattr *xdp)
@@ -78,9 +170,11 @@ static int on_link(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
 	l->group = number(at[IFLA_GROUP]);
 	l->name = copy_text(at[IFLA_IFNAME]);
 	l->alias = copy_text(at[IFLA_IFALIAS]);
-	if (read_kind(l, info, at[IFLA_LINKINFO]) < 0 ||
-	    (l->kind[0] && read_address(l, at[IFLA_ADDRESS]) < 0) || !l->name || !l->alias)
+	if (read_kind(job, l, info, at[IFLA_LINKINFO], err) < 0)
+		return -err->err;
+	if ((l->kind[0] && read_bytes(&l->address, at[IFLA_ADDRESS]) < 0) || !l->name || !l->alias)
 		return ckpt_fail_sys(err, ENOMEM, "link %u", l->index);
+	l->master = number(at[IFLA_MASTER]);
 	job->odd_links |= has_xdp(at[IFLA_XDP]) || at[IFLA_PROP_LIST];
 	l->peer = number(at[IFLA_LINK]);
 	/* until it is translated: the namespace's number as seen from here, counted from 1 */
@@ -122,6 +216,16 @@ static uint32_t find_peer(struct net_job *job, uint32_t nsid)
 	return 0;
 }
 
+static void note_outside(struct net_job *job, Ckpt__Net__Link *l)
+{
+	const struct ckpt_ns *ns = l->peer_ns ? ckpt_ns_by_id(job->run, l->peer_ns) : NULL;
+
+	if (strcmp(l->kind, "veth") != 0)
+		l->peer_ns = l->peer = 0;
+	else
+		l->external = !ns || ns->own || ns->lost;
+}
+
 static int by_index(const void *a, const void *b)
 {
 	const Ckpt__Net__Link *x = *(Ckpt__Net__Link *const *)a, *y = *(Ckpt__Net__Link *const *)b;
@@ -142,6 +246,7 @@ int net_links_read(struct net_job *job, struct ckpt_error *err)
 			l->peer_ns = find_peer(job, l->peer_ns - 1);
 		else if (l->peer)
 			l->peer_ns = job->ns->id;
+		note_outside(job, l);
 	}
 	if (job->net->n_links)
 		qsort(job->net->links, job->net->n_links, sizeof(*job->net->links), by_index);
@@ -166,30 +271,54 @@ static void refuse(struct net_job *job, const char *feature, const Ckpt__Net__Li
 	ckpt_refuse(job->run, &b);
 }
 
+/* A pair whose other end is outside, unless the user has said that it shall be. */
+static void refuse_veth(struct net_job *job, const Ckpt__Net__Link *l)
+{
+	if (!ckpt_feature_on(job->run, "veth")) {
+		refuse(job, "veth", l, "the feature net.veth is switched off", "switch it on");
+		return;
+	}
+	if (!l->external)
+		return;
+	if (!net_is_external(job->run, l))
+		refuse(job, "veth-outside", l, "the other end of the pair is outside the tree",
+		       "-o net.external=NAME of the link; at the restore -o "
+		       "net.external=NAME:BRIDGE says where to connect it");
+	else if (!ckpt_feature_on(job->run, "external"))
+		refuse(job, "external", l, "the feature net.external is switched off",
+		       "switch it on");
+}
+
+static void refuse_link(struct net_job *job, const Ckpt__Net__Link *l)
+{
+	const Ckpt__Net__Link *master = l->master ? net_link(job->net, l->master) : NULL;
+	char reason[96];
+
+	if (l->master && (!master || strcmp(master->kind, "bridge") != 0))
+		refuse(job, "link-kind", l, "what it is a part of is no bridge of the namespace",
+		       "take it out (ip link set nomaster)");
+	if (!l->kind[0])
+		return;
+	if (!strcmp(l->kind, "veth")) {
+		refuse_veth(job, l);
+		return;
+	}
+	if (!strcmp(l->kind, "bridge") || !strcmp(l->kind, "dummy")) {
+		if (!ckpt_feature_on(job->run, "bridge"))
+			refuse(job, "bridge", l, "the feature net.bridge is switched off",
+			       "switch it on");
+		return;
+	}
+	snprintf(reason, sizeof(reason), "links of the kind \"%.40s\" are not saved", l->kind);
+	refuse(job, "link-kind", l, reason, "take the link down and delete it");
+}
+
 void net_links_refuse(struct net_job *job)
 {
 	if (job->odd_links)
 		net_refuse(job, "link-details", "XDP programs or alternative names of links");
-	for (size_t i = 0; i < job->net->n_links; i++) {
-		const Ckpt__Net__Link *l = job->net->links[i];
-		const struct ckpt_ns *peer;
-		char reason[96];
-
-		if (!l->kind[0])
-			continue;
-		if (strcmp(l->kind, "veth") != 0) {
-			snprintf(reason, sizeof(reason),
-				 "links of the kind \"%.40s\" are not saved", l->kind);
-			refuse(job, "link-kind", l, reason, "take the link down and delete it");
-			continue;
-		}
-		peer = l->peer_ns ? ckpt_ns_by_id(job->run, l->peer_ns) : NULL;
-		if (!peer || peer->own || peer->lost)
-			refuse(job, "veth-outside", l,
-			       "the other end of the pair is outside the tree",
-			       "delete the pair, or dump a tree that has both ends");
-		else if (!ckpt_feature_on(job->run, "veth"))
-			refuse(job, "veth", l, "the feature net.veth is switched off",
-			       "switch it on");
-	}
+	if (job->vlans)
+		net_refuse(job, "bridge-vlan", "a bridge that filters VLANs");
+	for (size_t i = 0; i < job->net->n_links; i++)
+		refuse_link(job, job->net->links[i]);
 }

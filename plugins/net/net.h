@@ -27,7 +27,7 @@ struct net_job {
 	struct nl_sock *sk;
 	Ckpt__Net__Network *net;
 	/* dump: links with something that is not saved; IPsec was refused; what ends by itself */
-	bool odd_links, xfrm, finite;
+	bool odd_links, xfrm, finite, vlans, owned, flowtables;
 };
 
 /* ---- netlink.c ---- */
@@ -61,8 +61,23 @@ int net_links_read(struct net_job *job, struct ckpt_error *err);
 void net_links_refuse(struct net_job *job);
 int net_links_make(struct net_job *job, struct ckpt_error *err);
 int net_links_up(struct net_job *job, struct ckpt_error *err);
+/* Is it one of the attributes that a link of the kind, or a port of a bridge, is set by? */
+bool net_link_attribute_ok(const char *kind, uint32_t type);
+#define NET_BRIDGE_PORT "port"
 /* The link of that index in a record, or NULL. */
 const Ckpt__Net__Link *net_link(const Ckpt__Net__Network *net, uint32_t index);
+
+/* ---- external.c: veth pairs whose other end is outside ---- */
+
+/* dump: is it named by the user? */
+bool net_is_external(struct ckpt_run *run, const Ckpt__Net__Link *l);
+/* dump: note what the other end is like, if ckpt can see it. */
+int net_externals_look(struct net_job *job, struct ckpt_error *err);
+int net_external_plan(struct ckpt_run *run, const Ckpt__Net__Link *l, struct ckpt_error *err);
+int net_external_make(struct net_job *job, const Ckpt__Net__Link *l, struct ckpt_error *err);
+/* Set the ends outside up; or connect them to what they are to be ports of. */
+int net_externals_set(struct ckpt_run *run, const struct ckpt_ns *ns, const Ckpt__Net__Network *net,
+		      bool attach, struct ckpt_error *err);
 
 /* ---- entries.c: addresses, routes, rules, neighbours ---- */
 
@@ -79,7 +94,30 @@ int net_sysctls_read(struct net_job *job, struct ckpt_error *err);
 int net_sysctls_write(struct net_job *job, struct ckpt_error *err);
 bool net_sysctl_name_ok(const char *name);
 
+/* ---- nft.c, nft_compat.c ---- */
+
+int net_nft_read(struct net_job *job, struct ckpt_error *err);
+/* dump, in the namespace, with a record of its own. */
+int net_nft_refuse(struct net_job *job, struct ckpt_error *err);
+int net_nft_plan(const Ckpt__Net__Network *net, struct ckpt_error *err);
+int net_nft_make(struct net_job *job, struct ckpt_error *err);
+
+struct net_nft_protocol {
+	uint8_t protocol;
+	bool inverted;
+};
+/* The protocol that a rule with matches or targets of iptables is for. */
+bool net_nft_protocol(const Ckpt__Net__NftItem *rule, struct net_nft_protocol *p);
+
+/* Move the counters out of the attributes; put them back into a copy of those. */
+int net_nft_counters_take(Ckpt__Net__NftItem *it);
+void net_nft_counters_put(const Ckpt__Net__NftItem *it, uint8_t *attributes);
+
 /* ---- filter.c ---- */
+
+/* fn(job) with a socket of that protocol; a kernel that does not know it has nothing to tell. */
+int net_ask(struct net_job *job, int protocol,
+	    int (*fn)(struct net_job *job, struct ckpt_error *err), struct ckpt_error *err);
 
 /* dump: refuse something of the namespace that is not saved. */
 void net_refuse(struct net_job *job, const char *feature, const char *what);

@@ -19,6 +19,8 @@ static int read_all(struct net_job *job, struct ckpt_error *err)
 
 	if (r == 0)
 		r = net_entries_read(job, err);
+	if (r == 0)
+		r = net_nft_read(job, err);
 	return r < 0 ? r : net_sysctls_read(job, err);
 }
 
@@ -68,7 +70,29 @@ static int collect(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_e
 
 	if (r == 0)
 		r = net_run(&job, read_all, err);
+	if (r == 0)
+		r = net_externals_look(&job, err);
 	return r < 0 ? r : ckpt_record_put(run, NET_REC_NETWORK, &net->base, err);
+}
+
+static bool good_settings(Ckpt__Net__Attribute *const *list, size_t n, const char *kind)
+{
+	for (size_t i = 0; i < n; i++)
+		if (!net_link_attribute_ok(kind, list[i]->type) || list[i]->value.len > 64)
+			return false;
+	return true;
+}
+
+static int plan_settings(const Ckpt__Net__Network *net, const Ckpt__Net__Link *l,
+			 struct ckpt_error *err)
+{
+	const Ckpt__Net__Link *master = l->master ? net_link(net, l->master) : NULL;
+
+	if ((l->master && (!master || master == l || strcmp(master->kind, "bridge") != 0)) ||
+	    (l->n_port && !l->master) || !good_settings(l->data, l->n_data, l->kind) ||
+	    !good_settings(l->port, l->n_port, NET_BRIDGE_PORT))
+		return ckpt_fail_image(err, "link %u: bad bridge or settings", l->index);
+	return 0;
 }
 
 static int plan_link(struct ckpt_run *run, const Ckpt__Net__Network *net, const Ckpt__Net__Link *l,
@@ -80,10 +104,17 @@ static int plan_link(struct ckpt_run *run, const Ckpt__Net__Network *net, const 
 	if (!l->index || l->index > INT32_MAX || strlen(l->name) >= IFNAMSIZ || !l->name[0] ||
 	    l->address.len > 32 || strlen(l->alias) >= 256 || net_link(net, l->index) != l)
 		return ckpt_fail_image(err, "link %u: bad index, name or address", l->index);
+	if (plan_settings(net, l, err) < 0)
+		return -err->err;
 	if (!l->kind[0])
 		return strcmp(l->name, "lo") || l->index != 1
 			       ? ckpt_fail_image(err, "link %u: not the loopback device", l->index)
 			       : 0;
+	if (l->external)
+		return net_external_plan(run, l, err);
+	if (!strcmp(l->kind, "bridge") || !strcmp(l->kind, "dummy"))
+		return l->peer || l->peer_ns ? ckpt_fail_image(err, "link %u: a peer", l->index)
+					     : 0;
 	if (strcmp(l->kind, "veth") != 0)
 		return ckpt_fail_image(err, "link %u: no kind \"%.40s\"", l->index, l->kind);
 	other = ckpt_record_need(run, "net.network", l->peer_ns, err);
@@ -112,6 +143,8 @@ static int plan(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_erro
 	for (size_t i = 0; i < net->n_sysctls && r == 0; i++)
 		if (!net_sysctl_name_ok(net->sysctls[i]->name))
 			r = ckpt_fail_image(err, "setting %zu: bad name", i);
+	if (r == 0)
+		r = net_nft_plan(net, err);
 	return r < 0 ? r : net_entries_plan(net, err);
 }
 
@@ -121,6 +154,8 @@ static int make_all(struct net_job *job, struct ckpt_error *err)
 
 	if (r == 0)
 		r = net_sysctls_write(job, err);
+	if (r == 0)
+		r = net_nft_make(job, err);
 	if (r == 0)
 		r = net_entries_make(job, true, err);
 	return r < 0 ? r : net_links_up(job, err);
@@ -132,7 +167,17 @@ static int fill(struct ckpt_run *run, struct ckpt_ns *ns, struct ckpt_error *err
 
 	job.net =
 		(Ckpt__Net__Network *)(uintptr_t)ckpt_record_need(run, "net.network", ns->id, err);
-	return job.net ? net_run(&job, make_all, err) : -err->err;
+	if (!job.net || net_run(&job, make_all, err) < 0)
+		return -err->err;
+	return net_externals_set(run, ns, job.net, false, err);
+}
+
+/* The tree is about to run: what comes from outside may come now. */
+static int settle(struct ckpt_run *run, struct ckpt_ns *ns, struct ckpt_error *err)
+{
+	const Ckpt__Net__Network *net = ckpt_record_need(run, "net.network", ns->id, err);
+
+	return net ? net_externals_set(run, ns, net, true, err) : -err->err;
 }
 
 static int make_routes(struct net_job *job, struct ckpt_error *err)
@@ -165,6 +210,7 @@ static const struct ckpt_ns_kind kind = {
 	.collect = collect,
 	.plan = plan,
 	.fill = fill,
+	.settle = settle,
 };
 
 static const struct ckpt_extension extensions[] = {
@@ -175,6 +221,9 @@ static const struct ckpt_extension extensions[] = {
 static const struct ckpt_feature features[] = {
 	{ "namespaces", "network namespaces: loopback, addresses, routes, rules, settings" },
 	{ "veth", "veth pairs with both ends in the tree" },
+	{ "bridge", "bridges with their ports, and dummy links" },
+	{ "nftables", "nftables rulesets, with their handles and counters" },
+	{ "external", "veth pairs whose other end is outside, as -o net.external says" },
 	{ NULL, NULL },
 };
 
@@ -184,12 +233,22 @@ static const struct ckpt_option options[] = {
 	{ "tcp", CKPT_OPT_ENUM, "refuse", tcp_words, 0, 0,
 	  "TCP connections with the outside: refused, kept (their packets are dropped until the "
 	  "restore), or ended as by the other side" },
+	{ "external", CKPT_OPT_LIST, NULL, NULL, 0, 0,
+	  "NAME: a veth link whose other end is outside is made anew; restore: NAME:BRIDGE "
+	  "connects that end" },
 	{ NULL, CKPT_OPT_BOOL, NULL, NULL, 0, 0, NULL },
 };
 
 static const struct ckpt_record_type records[] = {
 	{ NET_REC_NETWORK, "network", &ckpt__net__network__descriptor },
 	{ 0, NULL, NULL },
+};
+
+/* A ruleset stays the same while packets come and go. */
+static const struct ckpt_field_rule rules[] = {
+	{ "NftItem", "elements", CKPT_EQ_VOLATILE },
+	{ "NftItem", "counters", CKPT_EQ_VOLATILE },
+	{ NULL, NULL, CKPT_EQ_VOLATILE },
 };
 
 #define LIST(...) ((const char *const[]){ __VA_ARGS__, NULL })
@@ -209,6 +268,7 @@ CKPT_PLUGIN{
 	.options = options,
 	.features = features,
 	.records = records,
+	.rules = rules,
 	.steps = steps,
 	.extensions = extensions,
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Two network namespaces, a pair of veth between them: loopback, addresses, routes, rules,
+ * Two network namespaces, pairs of veth between them, a bridge: loopback, addresses, routes, rules,
  * neighbours, settings; and packets that still get across.
  */
 #include <arpa/inet.h>
@@ -26,6 +26,8 @@
 
 static const char *const looks[] = {
 	"ip -o link | sed 's/qdisc.*qlen/qlen/'",
+	"ip -d -o link show type bridge | sed 's/[a-z_]*timer *[0-9.]*//g;s/qdisc.*qlen/qlen/'",
+	"bridge -d link",
 	"ip -o addr",
 	"ip route show table all | sort",
 	"ip -6 route show table all | sort",
@@ -90,15 +92,15 @@ static int udp(const char *address)
 	return fd;
 }
 
-/* The child's socket hears what we send across the pair. */
-static void across(void)
+/* The child's socket hears what we send there. */
+static void across(const char *address)
 {
 	struct sockaddr_in6 to = { .sin6_family = AF_INET6, .sin6_port = htons(PORT) };
 	int fd = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	char c = 'l', answer[4096];
 	ssize_t n;
 
-	inet_pton(AF_INET6, "fd00:7::2", &to.sin6_addr);
+	inet_pton(AF_INET6, address, &to.sin6_addr);
 	if (write(request[1], &c, 1) != 1 || read(reply[0], &c, 1) != 1)
 		victim_fail("the child does not listen");
 	if (sendto(fd, "ping", 4, 0, (struct sockaddr *)&to, sizeof(to)) != 4)
@@ -106,7 +108,7 @@ static void across(void)
 	close(fd);
 	n = read(reply[0], answer, sizeof(answer) - 1);
 	answer[n < 0 ? 0 : n] = 0;
-	CHECK(n == 4 && !strcmp(answer, "ping"), "across the pair came \"%s\"", answer);
+	CHECK(n == 4 && !strcmp(answer, "ping"), "to %s came \"%s\"", address, answer);
 }
 
 static void check(void)
@@ -121,7 +123,8 @@ static void check(void)
 	n = read(reply[0], failure, sizeof(failure) - 1);
 	failure[n < 0 ? 0 : n] = 0;
 	CHECK(n == 1 && failure[0] == ' ', "%s", failure);
-	across();
+	across("fd00:7::2");
+	across("fd00:8::2");
 }
 
 /* 'u': set up; 'j': judge; 'l': listen, then pass on what comes. */
@@ -136,7 +139,8 @@ static void child(void)
 	while (read(request[0], &c, 1) == 1) {
 		if (c == 'u') {
 			run("ip link set lo up && ip link set v2 mtu 1400 up && ip addr add "
-			    "10.7.0.2/24 dev v2 && ip -6 addr add fd00:7::2/64 dev v2 nodad");
+			    "10.7.0.2/24 dev v2 && ip -6 addr add fd00:7::2/64 dev v2 nodad && "
+			    "ip link set p2 up && ip -6 addr add fd00:8::2/64 dev p2 nodad");
 			remember(1);
 			MUST(write(reply[1], "u", 1));
 		} else if (c == 'j') {
@@ -145,7 +149,7 @@ static void child(void)
 				strcpy(text, " ");
 			MUST(write(reply[1], text, strlen(text)));
 		} else {
-			int fd = udp("fd00:7::2");
+			int fd = udp("::");
 			ssize_t n;
 
 			MUST(write(reply[1], "l", 1));
@@ -159,7 +163,7 @@ static void child(void)
 
 int main(int argc, char **argv)
 {
-	char command[256], c;
+	char command[512], c;
 	pid_t pid;
 
 	victim_init(argc, argv);
@@ -173,6 +177,13 @@ int main(int argc, char **argv)
 	MUST(read(reply[0], &c, 1));
 	snprintf(command, sizeof(command),
 		 "ip link add v1 index 77 type veth peer name v2 index 88 netns %d", (int)pid);
+	run(command);
+	snprintf(command, sizeof(command),
+		 "ip link add p1 type veth peer name p2 netns %d && ip link add br7 index 99 type "
+		 "bridge ageing_time 12300 forward_delay 400 priority 77 mcast_snooping 0 && "
+		 "ip link set p1 master br7 up && bridge link set dev p1 cost 55 hairpin on "
+		 "learning off && ip link set br7 up && ip -6 addr add fd00:8::1/64 dev br7 nodad",
+		 (int)pid);
 	run(command);
 	run("ip link set v1 address 02:00:00:00:07:01 alias 'the near end' && ip link set lo up && "
 	    "ip addr add 10.9.9.9/32 dev lo && ip addr add 10.7.0.1/24 dev v1 && "

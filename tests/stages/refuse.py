@@ -11,7 +11,7 @@ from lib.victim import Victim
 
 # what a tree may hold all at once without getting in each other's way
 COMBINED = ("inotify-queue", "netlink", "huge-shared", "pty-outside", "pidfd-outside", "userfaultfd",
-            "net-bridge", "pipe-outside")
+            "net-details", "pipe-outside")
 
 # what only the task itself can tell: a dry run does not see it
 INSIDE = ("semaphore-undo",)
