@@ -18,9 +18,10 @@ static bool is_inet(const struct ckpt_fd_found *f, int protocol)
 	return (f->domain == AF_INET || f->domain == AF_INET6) && f->protocol == protocol;
 }
 
+/* Of MPTCP the kernel accepts TCP as well. */
 static bool listen_match(const struct ckpt_fd_found *f)
 {
-	return is_inet(f, IPPROTO_TCP) && f->listening == 1;
+	return (is_inet(f, IPPROTO_TCP) || is_inet(f, IPPROTO_MPTCP)) && f->listening == 1;
 }
 
 /*
@@ -36,6 +37,14 @@ static bool tcp_match(const struct ckpt_fd_found *f)
 	return is_inet(f, IPPROTO_TCP) && f->listening == 0 &&
 	       !getsockopt(f->fd, IPPROTO_TCP, TCP_INFO, &ti, &len) && ti.tcpi_state == TCP_CLOSE &&
 	       poll(&p, 1, 0) >= 0 && !(p.revents & (POLLIN | POLLRDHUP | POLLERR));
+}
+
+/* And those of ping, which differ in having a port. */
+static bool raw_match(const struct ckpt_fd_found *f)
+{
+	return (f->domain == AF_INET || f->domain == AF_INET6) &&
+	       (f->type == SOCK_RAW || (f->type == SOCK_DGRAM && (f->protocol == IPPROTO_ICMP ||
+								  f->protocol == IPPROTO_ICMPV6)));
 }
 
 static bool udp_match(const struct ckpt_fd_found *f)
@@ -61,7 +70,7 @@ static int listen_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	if (!ti.tcpi_unacked)
 		return 0;
 	r = sock_tcp_diag(run, err);
-	if (r || sock_tcp_waiting(run, f) == ti.tcpi_unacked)
+	if (r || (f->protocol == IPPROTO_TCP && sock_tcp_waiting(run, f) == ti.tcpi_unacked))
 		return r;
 	snprintf(reason, sizeof(reason),
 		 "connections from outside the tree, or closed ones, wait to be accepted: %u",
@@ -120,6 +129,61 @@ static int udp_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struc
 				       "let the program receive it, or --allow-loss "
 				       "sock.socket-error: it is then not reported");
 	return !r && p.revents & POLLIN ? sock_udp_queue_survey(run, f) : r;
+}
+
+/* Connected to an address without a port, which only this list tells; 0: it is not. */
+static int connected_silently(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			      struct ckpt_error *err)
+{
+	CKPT_AUTO_FILE FILE *list = NULL;
+	const struct ckpt_ns *ns;
+	SOCK_PLACE(place);
+	union sock_address peer;
+	socklen_t len = sizeof(peer);
+	char line[512];
+	int r = sock_net_of(run, f->fd, &ns, err);
+
+	if (r < 0 || !getpeername(f->fd, &peer.sa, &len) || sock_net_enter(ns, &place, err) < 0)
+		return r < 0 ? r : err->err ? -err->err : 0;
+	list = fopen(f->domain == AF_INET6 ? f->type == SOCK_RAW ? "/proc/thread-self/net/raw6"
+								 : "/proc/thread-self/net/icmp6"
+		     : f->type == SOCK_RAW ? "/proc/thread-self/net/raw"
+					   : "/proc/thread-self/net/icmp",
+		     "re");
+	while (list && fgets(line, sizeof(line), list)) {
+		unsigned long ino;
+		unsigned state;
+
+		/* sl local remote state queues timer retransmits uid timeout inode */
+		if (sscanf(line, " %*u: %*s %*s %x %*s %*s %*s %*u %*u %lu", &state, &ino) == 2 &&
+		    ino == f->st.st_ino)
+			return state == TCP_ESTABLISHED;
+	}
+	return 0;
+}
+
+static int raw_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
+{
+	struct pollfd p = { .fd = f->fd, .events = POLLIN };
+	int r = sock_survey(run, f, err);
+
+	if (!r)
+		r = sock_multicast_survey(run, f, err);
+	if (!r)
+		r = connected_silently(run, f, err);
+	if (r == 1)
+		return sock_refuse(run, f, "raw-connected",
+				   "the socket is connected to an address (connect(2))",
+				   "close it before the dump, or allow the loss");
+	if (r)
+		return r;
+	if (poll(&p, 1, 0) < 0)
+		return ckpt_fail_sys(err, errno, "poll(2)");
+	return p.revents & (POLLIN | POLLERR)
+		       ? sock_refuse_detail(run, f, "raw-queue", "packets or errors wait",
+					    "try again when the program has received them, or "
+					    "--allow-loss sock.raw-queue: they are then lost")
+		       : 0;
 }
 
 /* ---- addresses -------------------------------------------------------------------- */
@@ -230,33 +294,57 @@ static int inet_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, str
 
 /* ---- restore ---------------------------------------------------------------------- */
 
-static int plan_as(struct ckpt_run *run, uint32_t id, uint32_t protocol, bool listening,
-		   struct ckpt_error *err)
+static int plan_type(const Ckpt__Sock__Inet *rec, uint32_t type, uint32_t protocol, bool listening,
+		     struct ckpt_error *err)
 {
-	const Ckpt__Sock__Inet *rec = ckpt_record_need(run, "sock.inet", id, err);
-	bool tcp = protocol == IPPROTO_TCP;
+	bool tcp = protocol == IPPROTO_TCP || protocol == IPPROTO_MPTCP;
 	union sock_address a;
 	socklen_t len;
 	int r;
 
-	if (!rec)
-		return -EBADMSG;
-	if ((rec->family != AF_INET && rec->family != AF_INET6) ||
-	    rec->type != (tcp ? SOCK_STREAM : SOCK_DGRAM) || rec->protocol != protocol ||
-	    rec->listening != listening || rec->backlog > INT_MAX || (tcp && rec->peer) ||
-	    (listening && (!rec->local || !rec->local->port)) ||
+	if ((rec->family != AF_INET && rec->family != AF_INET6) || rec->type != type ||
+	    rec->protocol != protocol || rec->listening != listening || rec->backlog > INT_MAX ||
+	    (tcp && rec->peer) || (listening && (!rec->local || !rec->local->port)) ||
 	    (rec->local && !sock_address_write(rec->family, rec->local, &a, &len)) ||
 	    (rec->peer && !sock_address_write(rec->family, rec->peer, &a, &len)))
-		return ckpt_fail_image(err, "open file %u is not a valid internet socket", id);
-	r = sock_owner_check(rec->owner, id, err);
+		return ckpt_fail_image(err, "open file %u is not a valid internet socket", rec->id);
+	r = sock_owner_check(rec->owner, rec->id, err);
 	if (!r)
 		r = sock_udp_queue_plan(rec, err);
-	return r ? r : sock_options_check(rec->options, rec->n_options, id, err);
+	return r ? r : sock_options_check(rec->options, rec->n_options, rec->id, err);
+}
+
+static int plan_as(struct ckpt_run *run, uint32_t id, uint32_t protocol, bool listening,
+		   struct ckpt_error *err)
+{
+	const Ckpt__Sock__Inet *rec = ckpt_record_need(run, "sock.inet", id, err);
+
+	return rec ? plan_type(rec, protocol == IPPROTO_UDP ? SOCK_DGRAM : SOCK_STREAM, protocol,
+			       listening, err)
+		   : -EBADMSG;
 }
 
 static int listen_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
-	return plan_as(run, id, IPPROTO_TCP, true, err);
+	const Ckpt__Sock__Inet *rec = ckpt_record_need(run, "sock.inet", id, err);
+
+	if (!rec)
+		return -EBADMSG;
+	return plan_as(run, id, rec->protocol == IPPROTO_MPTCP ? IPPROTO_MPTCP : IPPROTO_TCP, true,
+		       err);
+}
+
+static int raw_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
+{
+	const Ckpt__Sock__Inet *rec = ckpt_record_need(run, "sock.inet", id, err);
+	bool ping = rec && rec->type == SOCK_DGRAM;
+
+	if (!rec)
+		return -EBADMSG;
+	if (rec->n_queue || rec->protocol > 255 || (!ping && rec->type != SOCK_RAW) ||
+	    (ping && rec->protocol != IPPROTO_ICMP && rec->protocol != IPPROTO_ICMPV6))
+		return ckpt_fail_image(err, "open file %u is not a valid raw socket", id);
+	return plan_type(rec, rec->type, rec->protocol, false, err);
 }
 
 static int tcp_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
@@ -298,7 +386,7 @@ static bool address_from_connect(int fd, const Ckpt__Sock__Inet *rec, const unio
  */
 int sock_inet_bind(int fd, const Ckpt__Sock__Inet *rec, struct ckpt_error *err)
 {
-	bool tcp = rec->protocol == IPPROTO_TCP;
+	bool tcp = rec->type == SOCK_STREAM;
 	const int on = SOCK_REPAIR_ON, off = SOCK_REPAIR_END;
 	bool beside = tcp && rec->peer;
 	int reuse = 0, no_port = 0, r;
@@ -322,7 +410,8 @@ int sock_inet_bind(int fd, const Ckpt__Sock__Inet *rec, struct ckpt_error *err)
 					      : "the address must be there before the restore");
 	}
 	if ((beside && setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &off, sizeof(off))) ||
-	    (tcp && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof(reuse))) ||
+	    (tcp && !rec->listening &&
+	     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof(reuse))) ||
 	    (!rec->local->port &&
 	     setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &no_port, sizeof(no_port))))
 		return ckpt_fail_sys(err, errno, "setsockopt(2)");
@@ -357,6 +446,18 @@ static int connect_there(int fd, const Ckpt__Sock__Inet *rec, struct ckpt_error 
 	return ckpt_hint(err, "there must be a route before the restore");
 }
 
+/* The kernel looks at the port once more, so SO_REUSEADDR is put right after that. */
+static int listen_there(int fd, const Ckpt__Sock__Inet *rec, struct ckpt_error *err)
+{
+	int reuse = sock_saved_reuse(rec->options, rec->n_options);
+
+	if (listen(fd, (int)rec->backlog) ||
+	    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof(reuse)))
+		return ckpt_fail_sys(err, errno, "listen(2) on %s port %u", rec->local->address,
+				     rec->local->port);
+	return 0;
+}
+
 static int inet_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, struct ckpt_error *err)
 {
 	const Ckpt__Sock__Inet *rec = ckpt_record_need(run, "sock.inet", slot->file, err);
@@ -375,9 +476,8 @@ static int inet_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, stru
 	r = sock_options_apply(fd, rec->options, rec->n_options, err);
 	if (!r && rec->local)
 		r = sock_inet_bind(fd, rec, err);
-	if (!r && rec->listening && listen(fd, (int)rec->backlog))
-		r = ckpt_fail_sys(err, errno, "listen(2) on %s port %u", rec->local->address,
-				  rec->local->port);
+	if (!r && rec->listening)
+		r = listen_there(fd, rec, err);
 	/* from whomever: a connected socket takes its peer's alone */
 	if (!r)
 		r = sock_udp_queue_write(fd, rec, err);
@@ -420,6 +520,17 @@ const struct ckpt_fd_kind sock_kind_udp = {
 	.survey = udp_survey,
 	.collect = inet_collect,
 	.plan = udp_plan,
+	.open = inet_open,
+	.own_pos = true,
+	.flags_ok = SOCK_FLAGS,
+};
+
+const struct ckpt_fd_kind sock_kind_raw = {
+	.size = sizeof(struct ckpt_fd_kind),
+	.match = raw_match,
+	.survey = raw_survey,
+	.collect = inet_collect,
+	.plan = raw_plan,
 	.open = inet_open,
 	.own_pos = true,
 	.flags_ok = SOCK_FLAGS,

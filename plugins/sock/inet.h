@@ -29,6 +29,9 @@ bool sock_address_unmap(union sock_address *a);
 /* Bind to rec->local, whatever else is bound there in a way that the original could bear. */
 int sock_inet_bind(int fd, const Ckpt__Sock__Inet *rec, struct ckpt_error *err);
 
+/* SO_REUSEADDR among options of an image. */
+int sock_saved_reuse(Ckpt__Sock__Option *const *options, size_t n);
+
 /* ---- UDP queues -------------------------------------------------------------------- */
 
 /* Refuse datagrams that could not be put back. 0: fine. */

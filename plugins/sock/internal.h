@@ -280,6 +280,7 @@ int sock_queue_write(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixEnd *to
 extern const struct ckpt_fd_kind sock_kind_inet_listen;
 extern const struct ckpt_fd_kind sock_kind_tcp;
 extern const struct ckpt_fd_kind sock_kind_tcp_connected;
+extern const struct ckpt_fd_kind sock_kind_raw;
 extern const struct ckpt_fd_kind sock_kind_udp;
 extern const struct ckpt_fd_kind sock_kind_netlink;
 extern const struct ckpt_fd_kind sock_kind_unix_listen;

@@ -56,6 +56,19 @@
 #ifndef IPV6_RECVFRAGSIZE
 #define IPV6_RECVFRAGSIZE 77
 #endif
+/* linux/icmp.h and linux/icmpv6.h */
+#ifndef ICMP_FILTER
+#define ICMP_FILTER 1
+#endif
+#ifndef ICMPV6_FILTER
+#define ICMPV6_FILTER 1
+#endif
+#ifndef SOL_ICMPV6
+#define SOL_ICMPV6 58
+#endif
+#ifndef SOL_RAW
+#define SOL_RAW 255
+#endif
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103
 #endif
@@ -139,6 +152,10 @@ static const struct option {
 	{ "SO_RCVTIMEO", SOL_SOCKET, SO_RCVTIMEO, SO_RCVTIMEO, BYTES },
 	{ "SO_SNDTIMEO", SOL_SOCKET, SO_SNDTIMEO, SO_SNDTIMEO, BYTES },
 	{ "SO_BINDTODEVICE", SOL_SOCKET, SO_BINDTODEVICE, SO_BINDTODEVICE, TEXT },
+	{ "ICMP_FILTER", SOL_RAW, ICMP_FILTER, ICMP_FILTER, INT },
+	{ "ICMP6_FILTER", SOL_ICMPV6, ICMPV6_FILTER, ICMPV6_FILTER, BYTES },
+	{ "IPV6_CHECKSUM", SOL_RAW, IPV6_CHECKSUM, IPV6_CHECKSUM, INT },
+	IP4(IP_HDRINCL),
 	IP4(IP_TOS),
 	IP4(IP_TTL),
 	IP4(IP_MTU_DISCOVER),
@@ -228,7 +245,14 @@ static bool applies(const struct option *opt, int domain, int protocol)
 		return domain == AF_INET || domain == AF_INET6;
 	case SOL_NETLINK:
 		return domain == AF_NETLINK;
+	case SOL_RAW:
+		return (domain == AF_INET) == (opt->get == ICMP_FILTER) && domain != AF_NETLINK &&
+		       domain != AF_UNIX;
+	case IPPROTO_ICMPV6:
+		return domain == AF_INET6 && protocol == IPPROTO_ICMPV6;
 	case IPPROTO_TCP:
+		return (domain == AF_INET || domain == AF_INET6) &&
+		       (protocol == IPPROTO_TCP || protocol == IPPROTO_MPTCP);
 	case IPPROTO_UDP:
 		return domain != AF_NETLINK && protocol == opt->level;
 	default:
@@ -280,9 +304,13 @@ static const struct sock_defaults *defaults_of(struct ckpt_run *run, const struc
 		    st->defaults[i].type == type && st->defaults[i].protocol == f->protocol)
 			return &st->defaults[i];
 	fresh = socket(domain, type | SOCK_CLOEXEC, f->protocol);
-	if (fresh < 0 || st->n_defaults == CKPT_ARRAY_SIZE(st->defaults))
+	if (fresh < 0)
 		return NULL;
+	/* more would only save time */
+	if (st->n_defaults == CKPT_ARRAY_SIZE(st->defaults))
+		st->n_defaults = 0;
 	d = &st->defaults[st->n_defaults++];
+	memset(d, 0, sizeof(*d));
 	d->ns = ns;
 	d->domain = domain;
 	d->type = type;

@@ -104,7 +104,7 @@ int sock_tcp_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 	return r ? r : sock_options_check(rec->options, rec->n_options, id, err);
 }
 
-static int saved_reuse(Ckpt__Sock__Option *const *options, size_t n)
+int sock_saved_reuse(Ckpt__Sock__Option *const *options, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
 		if (!strcmp(options[i]->name, "SO_REUSEADDR"))
@@ -141,7 +141,7 @@ static void sweep_listener(struct ckpt_run *run, const Ckpt__Sock__Inet *rec)
 	socklen_t len;
 
 	if (rec->listening && rec->local && sock_net_saved(run, rec->id)->own &&
-	    !saved_reuse(rec->options, rec->n_options) &&
+	    !sock_saved_reuse(rec->options, rec->n_options) &&
 	    sock_address_write(rec->family, rec->local, &local, &len))
 		sock_tcp_clear_port(sock_state(run), &local);
 }
@@ -495,7 +495,7 @@ static bool port_is_shared(struct ckpt_run *run, const Ckpt__Sock__Tcp *rec)
 int sock_tcp_give_out(struct ckpt_run *run, const Ckpt__Sock__Tcp *rec, int fd,
 		      struct ckpt_error *err)
 {
-	int reuse = saved_reuse(rec->options, rec->n_options), r = 0;
+	int reuse = sock_saved_reuse(rec->options, rec->n_options), r = 0;
 	bool later = !reuse && port_is_shared(run, rec);
 
 	reuse |= later;
@@ -521,6 +521,7 @@ static int open_waiting(struct ckpt_run *run, const Ckpt__Sock__Tcp *rec, struct
 	if (fd < 0)
 		return fd;
 	bound.family = rec->family;
+	bound.type = SOCK_STREAM;
 	bound.protocol = IPPROTO_TCP;
 	bound.local = rec->local;
 	bound.peer = rec->peer;
@@ -593,7 +594,7 @@ int sock_tcp_settle(struct ckpt_run *run, struct ckpt_error *err)
 
 	for (size_t i = 0; i < st->n_kept && !r; i++) {
 		const Ckpt__Sock__Tcp *rec = ckpt_record_by_id(run, "sock.tcp", st->kept[i].id);
-		int reuse = rec ? saved_reuse(rec->options, rec->n_options) : 0;
+		int reuse = rec ? sock_saved_reuse(rec->options, rec->n_options) : 0;
 		SOCK_PLACE(place);
 
 		if (!rec)

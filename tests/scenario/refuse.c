@@ -169,11 +169,6 @@ static void tcp_reset(void)
 	close(server);
 }
 
-static void raw_socket(void)
-{
-	MUST(socket(AF_INET, SOCK_RAW, IPPROTO_ICMP));
-}
-
 /* The other end is in a process outside, which ends with it. */
 static void unix_outside(void)
 {
@@ -391,9 +386,9 @@ static void net_with(const char *command)
 		victim_skip("%s failed", command);
 }
 
-static void net_bridge(void)
+static void net_details(void)
 {
-	net_with("ip link add br0 type bridge");
+	net_with("ip link property add dev lo altname ckpt-refuse");
 }
 
 static void net_lifetime(void)
@@ -613,7 +608,6 @@ static const struct mode {
 	{ "udp-queue", udp_queue, "datagrams wait" },
 	{ "udp-shutdown", udp_shutdown, "shut down" },
 	{ "udp-cork", udp_cork, "UDP_CORK" },
-	{ "raw-socket", raw_socket, "(raw|RAW|protocol)" },
 	{ "unix-outside", unix_outside, "other end .* is outside the tree: process [0-9]+" },
 	{ "unix-waiting", unix_waiting, "has sent data" },
 	{ "netlink", netlink, "(netlink|NETLINK)" },
@@ -634,7 +628,7 @@ static const struct mode {
 	{ "namespace-dead", dead_namespace, "ns pid .*no process of the tree is in it" },
 	{ "owner-outside", owner, "(F_SETOWN|owner)" },
 	{ "epoll-outside", epoll_stale, "only processes outside" },
-	{ "net-bridge", net_bridge, "link br0.*bridge" },
+	{ "net-details", net_details, "link-details .*alternative names" },
 	{ "mount-part", mount_part, "/other .*the rest of its filesystem is gone" },
 	{ "mount-deleted", mount_deleted, "/part .*its name is used again" },
 	{ "mount-deleted-twice", mount_deleted_twice, "/part .*is mounted elsewhere too" },

@@ -252,12 +252,15 @@ static void fill_window(void)
 
 static void make(void)
 {
+	int large = 200000;
+
 	half = connect_as(HALF);
 	MUST(shutdown(half, SHUT_WR));
 	await_state(half, TCP_FIN_WAIT2);
 	closing = connect_as(CLOSING);
 	await_state(closing, TCP_CLOSE_WAIT);
 	window = connect_as(WINDOW);
+	MUST(setsockopt(window, SOL_SOCKET, SO_SNDBUF, &large, sizeof(large)));
 	fill_window();
 }
 

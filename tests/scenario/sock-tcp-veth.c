@@ -228,7 +228,7 @@ static void check(void)
 int main(int argc, char **argv)
 {
 	char command[512];
-	int ends[2], small = 20000;
+	int ends[2], small = 20000, large = 200000;
 	pid_t child;
 	char c;
 
@@ -273,6 +273,7 @@ int main(int argc, char **argv)
 	for (int i = QUIET; i <= SIX; i++)
 		links[i] = link_of(i == SIX ? AF_INET6 : AF_INET);
 	MUST(setsockopt(links[WINDOW].server, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small)));
+	MUST(setsockopt(links[WINDOW].client, SOL_SOCKET, SO_SNDBUF, &large, sizeof(large)));
 	make();
 	victim_ready();
 	victim_serve(check);
