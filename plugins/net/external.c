@@ -68,7 +68,8 @@ static int take_host(Ckpt__Net__Link *l, const Ckpt__Net__Network *outer)
 	l->host_address.data = malloc(host->address.len ? host->address.len : 1);
 	if (!l->host_address.data)
 		return -ENOMEM;
-	memcpy(l->host_address.data, host->address.data, host->address.len);
+	if (host->address.len)
+		memcpy(l->host_address.data, host->address.data, host->address.len);
 	l->host_address.len = host->address.len;
 	if (set_text(&l->host_name, host->name) < 0)
 		return -ENOMEM;

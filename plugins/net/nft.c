@@ -464,7 +464,8 @@ static bool is_anonymous(const Ckpt__Net__NftItem *set)
 	struct nlattr *flags = nla_find((struct nlattr *)(void *)set->attributes.data,
 					(int)set->attributes.len, NFTA_SET_FLAGS);
 
-	return flags && ntohl(nla_get_u32(flags)) & NFT_SET_ANONYMOUS;
+	return flags && nla_len(flags) == sizeof(uint32_t) &&
+	       ntohl(nla_get_u32(flags)) & NFT_SET_ANONYMOUS;
 }
 
 /* The item of a table with the lowest handle above that; n_nft: there is none. */
@@ -551,8 +552,9 @@ static void name_message(const struct batch *b, uint32_t seq, char *buf, size_t 
 		memcpy(&h, b->data + at, sizeof(h));
 		a = (struct nlattr *)(void *)(b->data + at + NLMSG_LENGTH(sizeof(struct nfgenmsg)));
 		if (h.nlmsg_seq == seq && h.nlmsg_len > NLMSG_LENGTH(sizeof(struct nfgenmsg)) + 8)
-			snprintf(buf, size, "table %.40s, message %d, number %u",
-				 (const char *)nla_data(a), h.nlmsg_type & 0xff, seq);
+			snprintf(buf, size, "table %.*s, message %d, number %u",
+				 nla_len(a) < 40 ? nla_len(a) : 40, (const char *)nla_data(a),
+				 h.nlmsg_type & 0xff, seq);
 		if (h.nlmsg_len < sizeof(h))
 			return;
 		at += NLMSG_ALIGN(h.nlmsg_len);

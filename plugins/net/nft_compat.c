@@ -24,7 +24,15 @@ struct looking {
 
 static uint32_t number(struct nlattr *a)
 {
-	return a ? ntohl(nla_get_u32(a)) : UINT32_MAX;
+	return a && nla_len(a) == sizeof(uint32_t) ? ntohl(nla_get_u32(a)) : UINT32_MAX;
+}
+
+/* An image need not end its texts. */
+static bool says(struct nlattr *a, const char *text)
+{
+	size_t len = strlen(text) + 1;
+
+	return a && (size_t)nla_len(a) == len && !memcmp(nla_data(a), text, len);
 }
 
 static bool loads_meta(struct nlattr *data)
@@ -65,18 +73,18 @@ static void take_compare(struct looking *x, struct nlattr *data)
 static void look_at(struct looking *x, struct nlattr *expression)
 {
 	struct nlattr *in[NFTA_EXPR_MAX + 1] = { 0 };
-	const char *name;
+	struct nlattr *name;
 
 	nla_parse_nested(in, NFTA_EXPR_MAX, expression, NULL);
-	name = in[NFTA_EXPR_NAME] ? nla_data(in[NFTA_EXPR_NAME]) : "";
-	x->old |= !strcmp(name, "match") || !strcmp(name, "target");
+	name = in[NFTA_EXPR_NAME];
+	x->old |= says(name, "match") || says(name, "target");
 	if (!in[NFTA_EXPR_DATA])
 		return;
-	if (!strcmp(name, "meta"))
+	if (says(name, "meta"))
 		x->loaded = loads_meta(in[NFTA_EXPR_DATA]);
-	else if (!strcmp(name, "payload"))
+	else if (says(name, "payload"))
 		x->loaded = loads_payload(in[NFTA_EXPR_DATA]);
-	else if (!strcmp(name, "cmp") && x->loaded && !x->found)
+	else if (says(name, "cmp") && x->loaded && !x->found)
 		take_compare(x, in[NFTA_EXPR_DATA]);
 }
 
@@ -125,8 +133,7 @@ static int count_expressions(struct counting *x, struct nlattr *list)
 		struct nlattr *in[NFTA_EXPR_MAX + 1] = { 0 };
 
 		nla_parse_nested(in, NFTA_EXPR_MAX, at, NULL);
-		if (in[NFTA_EXPR_NAME] && in[NFTA_EXPR_DATA] && r == 0 &&
-		    !strcmp(nla_data(in[NFTA_EXPR_NAME]), "counter"))
+		if (in[NFTA_EXPR_DATA] && r == 0 && says(in[NFTA_EXPR_NAME], "counter"))
 			r = count_in(x, in[NFTA_EXPR_DATA]);
 	}
 	return r;

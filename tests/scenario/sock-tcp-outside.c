@@ -101,7 +101,7 @@ static void answer(int fd, char what)
 static void greet(struct outside *c)
 {
 	char what = 0;
-	int small = 20000, slow = 1000;
+	int small = 20000, slow = 3000;
 
 	if (recv(c->fd, &what, 1, 0) != 1)
 		what = 0;
@@ -213,7 +213,7 @@ static void get(int fd, const void *want, size_t len, const char *what)
 
 	while (at < len) {
 		struct pollfd p = { .fd = fd, .events = POLLIN };
-		ssize_t n = poll(&p, 1, 30000) == 1 ? recv(fd, buf + at, len - at, 0) : -1;
+		ssize_t n = poll(&p, 1, 50000) == 1 ? recv(fd, buf + at, len - at, 0) : -1;
 
 		if (n <= 0)
 			break;
@@ -227,7 +227,7 @@ static void get_end(int fd, const char *what)
 	struct pollfd p = { .fd = fd, .events = POLLIN };
 	char c;
 
-	CHECK(poll(&p, 1, 30000) == 1 && recv(fd, &c, 1, 0) == 0, "%s: no end", what);
+	CHECK(poll(&p, 1, 50000) == 1 && recv(fd, &c, 1, 0) == 0, "%s: no end", what);
 }
 
 static void tell(char what)
@@ -306,7 +306,7 @@ static void check(void)
 
 int main(int argc, char **argv)
 {
-	struct timeval limit = { .tv_sec = 30 };
+	struct timeval limit = { .tv_sec = 50 };
 
 	victim_init(argc, argv);
 	start_outside();
