@@ -234,10 +234,8 @@ int sock_net_each(struct ckpt_run *run,
 		  const char *what, struct ckpt_error *err);
 /* dump: of a socket of the tree. One that nobody is in is made known to the run. */
 int sock_net_of(struct ckpt_run *run, int fd, const struct ckpt_ns **ns, struct ckpt_error *err);
-/* Refuse one of another namespace than ckpt's: if the feature is off; in any case. 0: fine. */
+/* Refuse one of another namespace than ckpt's if the feature is off. 0: fine. */
 int sock_net_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err);
-int sock_net_own_only(struct ckpt_run *run, const struct ckpt_fd_found *f, const char *what,
-		      struct ckpt_error *err);
 int sock_net_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err);
 int sock_net_plan(struct ckpt_run *run, struct ckpt_error *err);
 /* restore: where that file belongs. */

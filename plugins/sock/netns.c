@@ -146,20 +146,6 @@ int sock_net_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct 
 	return 0;
 }
 
-int sock_net_own_only(struct ckpt_run *run, const struct ckpt_fd_found *f, const char *what,
-		      struct ckpt_error *err)
-{
-	const struct ckpt_ns *ns;
-	char reason[128];
-	int r = sock_net_of(run, f->fd, &ns, err);
-
-	if (r < 0 || ns->own)
-		return r;
-	snprintf(reason, sizeof(reason),
-		 "%s of another network namespace than ckpt's are not saved yet", what);
-	return sock_refuse(run, f, "netns", reason, "run ckpt in that network namespace");
-}
-
 int sock_net_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
 {
 	Ckpt__Sock__Place rec = CKPT__SOCK__PLACE__INIT;

@@ -27,9 +27,7 @@ static int unix_dgram_survey(struct ckpt_run *run, const struct ckpt_fd_found *f
 	d = sock_end_find(run, f, &r, err);
 	if (!d)
 		return r;
-	r = sock_net_own_only(run, f, "datagram sockets", err);
-	if (!r)
-		r = sock_end_survey(run, f, d, err);
+	r = sock_end_survey(run, f, d, err);
 	if (!r && !sock_name_read(f->fd, true, &peer))
 		r = sock_refuse(run, f, "unix-name", "it is one of a socketpair, bound to a name",
 				"do not bind one of a pair");
@@ -83,11 +81,15 @@ static int unix_dgram_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot
 {
 	const Ckpt__Sock__UnixEnd *rec = ckpt_record_need(run, "sock.unix-end", slot->file, err);
 	CKPT_AUTO_FD int fd = -1;
+	SOCK_PLACE(place);
 	int r;
 
 	sock_state(run)->tree = slot->tree;
 	if (!rec)
 		return -EBADMSG;
+	r = sock_net_enter(sock_net_saved(run, slot->file), &place, err);
+	if (r < 0)
+		return r;
 	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return ckpt_fail_sys(err, errno, "socket(2)");
@@ -101,6 +103,7 @@ static int unix_dgram_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot
 
 struct node {
 	const Ckpt__Sock__UnixEnd *rec;
+	const struct ckpt_ns *net;
 	int fd;	     /* kept */
 	size_t sent; /* messages of its queue */
 	int dead;    /* stands in for a peer that is closed, or -1 */
@@ -110,7 +113,6 @@ struct node {
 struct mesh {
 	struct node *nodes; /* by id */
 	size_t n;
-	int nameless; /* a sender without a name */
 };
 
 static struct node *node_of(const struct mesh *m, uint32_t id)
@@ -130,10 +132,13 @@ static struct node *node_of(const struct mesh *m, uint32_t id)
 	return NULL;
 }
 
-static struct node *node_named(const struct mesh *m, const Ckpt__Sock__UnixName *name)
+/* As seen from a network namespace: each has abstract names of its own, paths are everybody's. */
+static struct node *node_named(const struct mesh *m, const struct ckpt_ns *net,
+			       const Ckpt__Sock__UnixName *name)
 {
 	for (size_t i = 0; name && i < m->n; i++)
-		if (sock_name_equal(m->nodes[i].rec->name, name))
+		if (sock_name_equal(m->nodes[i].rec->name, name) &&
+		    (!name->abstract || m->nodes[i].net == net))
 			return &m->nodes[i];
 	return NULL;
 }
@@ -150,12 +155,17 @@ static socklen_t address_of(int fd, const Ckpt__Sock__UnixName *n, struct sockad
 	return sizeof(*a);
 }
 
-static int socket_named(struct ckpt_run *run, const Ckpt__Sock__UnixName *name,
-			struct ckpt_error *err)
+/* One that stands in for a closed one; `name` NULL: it had none. */
+static int socket_named(struct ckpt_run *run, const struct ckpt_ns *net,
+			const Ckpt__Sock__UnixName *name, struct ckpt_error *err)
 {
-	CKPT_AUTO_FD int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	int r;
+	CKPT_AUTO_FD int fd = -1;
+	SOCK_PLACE(place);
+	int r = sock_net_enter(net, &place, err);
 
+	if (r < 0)
+		return r;
+	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return ckpt_fail_sys(err, errno, "socket(2)");
 	r = sock_bind(run, fd, name, err);
@@ -184,16 +194,14 @@ static int send_message(struct ckpt_run *run, const struct mesh *m, struct node 
 			struct ckpt_error *err)
 {
 	const Ckpt__Sock__UnixMessage *msg = to->rec->queue[to->sent++];
-	const struct node *sender = node_named(m, msg->from);
+	const struct node *sender = node_named(m, to->net, msg->from);
 	CKPT_AUTO_FD int closed = -1;
 
-	if (!msg->from)
-		return send_from(run, m->nameless, msg, to, err);
 	if (sender)
 		return send_from(run, sender->fd, msg, to, err);
-	if (to->dead >= 0 && sock_name_equal(to->rec->peer_name, msg->from))
+	if (msg->from && to->dead >= 0 && sock_name_equal(to->rec->peer_name, msg->from))
 		return send_from(run, to->dead, msg, to, err);
-	closed = socket_named(run, msg->from, err);
+	closed = socket_named(run, to->net, msg->from, err);
 	return closed < 0 ? closed : send_from(run, closed, msg, to, err);
 }
 
@@ -235,7 +243,7 @@ static int connect_node(struct ckpt_run *run, const struct mesh *m, struct node 
 	if (!peer && !node->rec->peer_name)
 		return 0;
 	if (!peer) {
-		node->dead = socket_named(run, node->rec->peer_name, err);
+		node->dead = socket_named(run, node->net, node->rec->peer_name, err);
 		if (node->dead < 0)
 			return node->dead;
 	}
@@ -310,7 +318,6 @@ int sock_dgram_settle(struct ckpt_run *run, struct ckpt_error *err)
 {
 	size_t n = ckpt_record_count(run, "sock.unix-end");
 	CKPT_AUTO_FREE struct node *nodes = calloc(n + 1, sizeof(*nodes));
-	CKPT_AUTO_FD int nameless = -1;
 	struct mesh m = { .nodes = nodes };
 
 	if (!nodes)
@@ -320,15 +327,12 @@ int sock_dgram_settle(struct ckpt_run *run, struct ckpt_error *err)
 		int fd = rec->form == SOCK_FREE_DGRAM ? sock_kept(sock_state(run), rec->id) : -1;
 
 		if (fd >= 0)
-			nodes[m.n++] = (struct node){ .rec = rec, .fd = fd, .dead = -1 };
+			nodes[m.n++] = (struct node){ .rec = rec,
+						      .net = sock_net_saved(run, rec->id),
+						      .fd = fd,
+						      .dead = -1 };
 	}
-	if (!m.n)
-		return 0;
-	nameless = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	if (nameless < 0)
-		return ckpt_fail_sys(err, errno, "socket(2)");
-	m.nameless = nameless;
-	return settle(run, &m, err);
+	return m.n ? settle(run, &m, err) : 0;
 }
 
 const struct ckpt_fd_kind sock_kind_unix_dgram = {

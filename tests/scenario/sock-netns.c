@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Sockets that belong to network namespaces inside the tree, or to another one than their
- * holder's: listening, connected, datagrams, pairs, unix names that are the same in both.
+ * holder's: listening, connected, datagrams, pairs, unix names, of streams and datagrams, that are
+ * the same in both.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -20,6 +21,7 @@
 
 struct set {
 	int tcp, client, server, udp, abstract, pair[2];
+	int dgram, sender; /* by an abstract name, which is another one in each namespace */
 };
 static struct set inner, outer; /* made in the first and in the second namespace */
 
@@ -49,6 +51,11 @@ static void make(struct set *s)
 	s->abstract = MUST(socket(AF_UNIX, SOCK_STREAM, 0));
 	MUST(bind(s->abstract, (struct sockaddr *)&name, sizeof(name.sun_family) + 16));
 	MUST(listen(s->abstract, 5));
+	s->dgram = MUST(socket(AF_UNIX, SOCK_DGRAM, 0));
+	MUST(bind(s->dgram, (struct sockaddr *)&name, sizeof(name.sun_family) + 16));
+	s->sender = MUST(socket(AF_UNIX, SOCK_DGRAM, 0));
+	MUST(connect(s->sender, (struct sockaddr *)&name, sizeof(name.sun_family) + 16));
+	MUST(write(s->sender, "wait", 4));
 	MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, s->pair));
 	MUST(write(s->client, "wait", 4));
 	MUST(write(s->pair[0], "wait", 4));
@@ -73,7 +80,8 @@ static void carries(const char *what, int from, int to)
 
 static void same_place(const struct set *s)
 {
-	const int fds[] = { s->client, s->server, s->udp, s->abstract, s->pair[0], s->pair[1] };
+	const int fds[] = { s->client,	s->server,  s->udp,   s->abstract,
+			    s->pair[0], s->pair[1], s->dgram, s->sender };
 
 	for (size_t i = 0; i < sizeof(fds) / sizeof(*fds); i++)
 		CHECK(cookie(fds[i]) == cookie(s->tcp), "descriptor %d is in another namespace",
@@ -88,6 +96,7 @@ static void answers(struct set *s)
 	same_place(s);
 	carries("TCP", s->client, s->server);
 	carries("pair", s->pair[0], s->pair[1]);
+	carries("dgram", s->sender, s->dgram);
 	CHECK(sendto(s->udp, "u", 1, 0, (struct sockaddr *)&a, sizeof(a)) == 1 &&
 		      recv(s->udp, &c, 1, 0) == 1 && c == 'u',
 	      "UDP: %s", strerror(errno));
