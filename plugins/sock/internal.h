@@ -20,6 +20,7 @@ enum sock_record {
 	SOCK_REC_PLACE,
 	SOCK_REC_FILTER,
 	SOCK_REC_MULTICAST,
+	SOCK_REC_PACKET,
 };
 
 /* bits of SO_BUF_LOCK */
@@ -281,6 +282,7 @@ extern const struct ckpt_fd_kind sock_kind_tcp_connected;
 extern const struct ckpt_fd_kind sock_kind_raw;
 extern const struct ckpt_fd_kind sock_kind_udp;
 extern const struct ckpt_fd_kind sock_kind_netlink;
+extern const struct ckpt_fd_kind sock_kind_packet;
 extern const struct ckpt_fd_kind sock_kind_unix_listen;
 extern const struct ckpt_fd_kind sock_kind_unix_pair;
 extern const struct ckpt_fd_kind sock_kind_unix_stream;

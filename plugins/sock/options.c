@@ -2,6 +2,7 @@
 /* What all sockets have: options, a network namespace, a filter. */
 #include "internal.h"
 
+#include <linux/if_packet.h>
 #include <linux/netlink.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -117,6 +118,10 @@ static const struct option {
 	{                                  \
 #x, IPPROTO_TCP, x, x, INT \
 	}
+#define PACKET(x)                         \
+	{                                 \
+#x, SOL_PACKET, x, x, INT \
+	}
 #define NETLINK(x)                         \
 	{                                  \
 #x, SOL_NETLINK, x, x, INT \
@@ -203,6 +208,15 @@ static const struct option {
 	IP6(IPV6_UNICAST_IF),
 	IP6(IPV6_FREEBIND),
 	IP6(IPV6_TRANSPARENT),
+	PACKET(PACKET_VERSION),
+	PACKET(PACKET_AUXDATA),
+	PACKET(PACKET_ORIGDEV),
+	PACKET(PACKET_VNET_HDR),
+	PACKET(PACKET_RESERVE),
+	PACKET(PACKET_LOSS),
+	PACKET(PACKET_TIMESTAMP),
+	PACKET(PACKET_QDISC_BYPASS),
+	PACKET(PACKET_IGNORE_OUTGOING),
 	NETLINK(NETLINK_PKTINFO),
 	NETLINK(NETLINK_BROADCAST_ERROR),
 	NETLINK(NETLINK_NO_ENOBUFS),
@@ -245,16 +259,17 @@ static bool applies(const struct option *opt, int domain, int protocol)
 		return domain == AF_INET || domain == AF_INET6;
 	case SOL_NETLINK:
 		return domain == AF_NETLINK;
+	case SOL_PACKET:
+		return domain == AF_PACKET;
 	case SOL_RAW:
-		return (domain == AF_INET) == (opt->get == ICMP_FILTER) && domain != AF_NETLINK &&
-		       domain != AF_UNIX;
+		return domain == (opt->get == ICMP_FILTER ? AF_INET : AF_INET6);
 	case IPPROTO_ICMPV6:
 		return domain == AF_INET6 && protocol == IPPROTO_ICMPV6;
 	case IPPROTO_TCP:
 		return (domain == AF_INET || domain == AF_INET6) &&
 		       (protocol == IPPROTO_TCP || protocol == IPPROTO_MPTCP);
 	case IPPROTO_UDP:
-		return domain != AF_NETLINK && protocol == opt->level;
+		return (domain == AF_INET || domain == AF_INET6) && protocol == opt->level;
 	default:
 		/* of a socket that receives, the kernel sets SO_INCOMING_CPU itself */
 		return opt->get == SO_PEEK_OFF ? domain == AF_UNIX || (protocol == IPPROTO_UDP &&

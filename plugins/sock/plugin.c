@@ -17,6 +17,7 @@ static const struct ckpt_feature features[] = {
 	{ "raw", "raw sockets and those of ping" },
 	{ "udp", "UDP sockets, bound, connected or neither" },
 	{ "udp-queue", "datagrams that wait in UDP sockets" },
+	{ "packet", "packet sockets with their memberships" },
 	{ "netlink", "netlink sockets with their ports and groups" },
 	{ "unix-listen", "listening unix sockets, named and abstract" },
 	{ "unix-pair", "socketpairs with queued data" },
@@ -40,6 +41,7 @@ static const struct ckpt_record_type records[] = {
 	{ SOCK_REC_PLACE, "place", &ckpt__sock__place__descriptor },
 	{ SOCK_REC_FILTER, "filter", &ckpt__sock__filter__descriptor },
 	{ SOCK_REC_MULTICAST, "multicast", &ckpt__sock__multicast__descriptor },
+	{ SOCK_REC_PACKET, "packet", &ckpt__sock__packet__descriptor },
 	{ 0, NULL, NULL },
 };
 
@@ -49,6 +51,7 @@ static const struct ckpt_extension extensions[] = {
 	{ CKPT_FD_POINT, "tcp-connected", &sock_kind_tcp_connected },
 	{ CKPT_FD_POINT, "raw", &sock_kind_raw },
 	{ CKPT_FD_POINT, "udp", &sock_kind_udp },
+	{ CKPT_FD_POINT, "packet", &sock_kind_packet },
 	{ CKPT_FD_POINT, "netlink", &sock_kind_netlink },
 	{ CKPT_FD_POINT, "unix-listen", &sock_kind_unix_listen },
 	{ CKPT_FD_POINT, "unix-pair", &sock_kind_unix_pair },

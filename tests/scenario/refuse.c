@@ -9,6 +9,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <linux/if_packet.h>
 #include <linux/netlink.h>
 #include <linux/io_uring.h>
 #include <mqueue.h>
@@ -207,7 +208,10 @@ static void netlink(void)
 
 static void packet(void)
 {
-	MUST(socket(AF_PACKET, SOCK_RAW, 0));
+	struct tpacket_req ring = { 4096, 1, 2048, 2 };
+
+	MUST(setsockopt(MUST(socket(AF_PACKET, SOCK_RAW, 0)), SOL_PACKET, PACKET_RX_RING, &ring,
+			sizeof(ring)));
 }
 
 /* Nobody touches it, so no page of the pool is needed. */
@@ -611,7 +615,7 @@ static const struct mode {
 	{ "unix-outside", unix_outside, "other end .* is outside the tree: process [0-9]+" },
 	{ "unix-waiting", unix_waiting, "has sent data" },
 	{ "netlink", netlink, "(netlink|NETLINK)" },
-	{ "packet", packet, "(packet|PACKET)" },
+	{ "packet", packet, "sock packet-ring " },
 	{ "memfd-huge", memfd, "memfd" },
 	{ "huge-shared", huge_shared, "mem hugetlb-shared .*memfd:private" },
 	{ "pty-outside", pty_outside, "(pty|pts|ptmx|terminal)" },

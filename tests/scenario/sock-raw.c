@@ -6,6 +6,7 @@
  */
 #include <arpa/inet.h>
 #include <linux/icmp.h>
+#include <linux/if_packet.h>
 #include <netinet/icmp6.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -16,7 +17,7 @@
 
 #include "victim.h"
 
-static int hears, deaf, six, own_header, ping, mptcp;
+static int packet, hears, deaf, six, own_header, ping, mptcp;
 
 static struct sockaddr_in loopback(int port)
 {
@@ -35,11 +36,71 @@ static void icmp_filter(int fd, unsigned blocked)
 	MUST(setsockopt(fd, SOL_RAW, ICMP_FILTER, &blocked, sizeof(blocked)));
 }
 
+static bool readable(int fd, int ms)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+
+	return poll(&p, 1, ms) == 1;
+}
+
+static void make_packet(void)
+{
+	struct sockaddr_ll all = { .sll_family = AF_PACKET,
+				   .sll_protocol = htons(0x88b5), /* for experiments */
+				   .sll_ifindex = 1 };
+	struct packet_mreq promiscuous = { .mr_ifindex = 1, .mr_type = PACKET_MR_PROMISC };
+	int on = 1;
+
+	packet = MUST(socket(AF_PACKET, SOCK_DGRAM, 0));
+	MUST(setsockopt(packet, SOL_PACKET, PACKET_AUXDATA, &on, sizeof(on)));
+	MUST(bind(packet, (struct sockaddr *)&all, sizeof(all)));
+	for (int i = 0; i < 2; i++)
+		MUST(setsockopt(packet, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &promiscuous,
+				sizeof(promiscuous)));
+}
+
+static bool is_promiscuous(void)
+{
+	return system("ip -d -o link show lo | grep -q 'promiscuity 1'") == 0;
+}
+
+/* Twice a member: gone with the second leaving. */
+static void check_packet(void)
+{
+	struct sockaddr_ll to = { .sll_family = AF_PACKET,
+				  .sll_protocol = htons(0x88b5),
+				  .sll_ifindex = 1,
+				  .sll_halen = 6 };
+	struct packet_mreq promiscuous = { .mr_ifindex = 1, .mr_type = PACKET_MR_PROMISC };
+	int on = 0, fd = socket(AF_PACKET, SOCK_DGRAM, 0);
+	socklen_t len = sizeof(on);
+	char c = 0;
+
+	CHECK(!getsockopt(packet, SOL_PACKET, PACKET_AUXDATA, &on, &len) && on, "PACKET_AUXDATA");
+	CHECK(sendto(fd, "p", 1, 0, (struct sockaddr *)&to, sizeof(to)) == 1 &&
+		      readable(packet, 10000) && recv(packet, &c, 1, 0) == 1 && c == 'p',
+	      "packet: %s", strerror(errno));
+	close(fd);
+	while (readable(packet, 0))
+		recv(packet, &c, 1, 0);
+	CHECK(is_promiscuous(), "membership: it is gone");
+	for (int i = 0; i < 2; i++)
+		CHECK(!setsockopt(packet, SOL_PACKET, PACKET_DROP_MEMBERSHIP, &promiscuous,
+				  sizeof(promiscuous)) &&
+			      is_promiscuous() == (i == 0),
+		      "membership %d: %s", i, strerror(errno));
+	for (int i = 0; i < 2; i++)
+		CHECK(!setsockopt(packet, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &promiscuous,
+				  sizeof(promiscuous)),
+		      "joining: %s", strerror(errno));
+}
+
 static void make(void)
 {
 	struct sockaddr_in a = loopback(0), ident = loopback(77), port = loopback(4000);
 	struct icmp6_filter none;
 
+	make_packet();
 	hears = raw(AF_INET, IPPROTO_ICMP);
 	icmp_filter(hears, ~(1u << ICMP_ECHOREPLY));
 	MUST(bind(hears, (struct sockaddr *)&a, sizeof(a)));
@@ -56,13 +117,6 @@ static void make(void)
 		victim_skip("no MPTCP: %s", strerror(errno));
 	MUST(bind(mptcp, (struct sockaddr *)&port, sizeof(port)));
 	MUST(listen(mptcp, 7));
-}
-
-static bool readable(int fd, int ms)
-{
-	struct pollfd p = { .fd = fd, .events = POLLIN };
-
-	return poll(&p, 1, ms) == 1;
 }
 
 static void check_ping(void)
@@ -120,6 +174,7 @@ static void check_mptcp(void)
 
 static void check(void)
 {
+	check_packet();
 	check_ping();
 	check_options();
 	check_mptcp();
