@@ -132,18 +132,20 @@ static unsigned length_of(int fd)
 }
 
 /* Does a datagram from that address come through the group? */
-static void hears(int fd, int port, const char *from, bool yes)
+static bool hears(int fd, int port, const char *from, bool yes)
 {
 	struct sockaddr_in source = at(from, 0), to = at(GROUP4, port);
 	int s = socket(AF_INET, SOCK_DGRAM, 0);
+	bool right;
 	char c = 0;
 
 	CHECK(!bind(s, (struct sockaddr *)&source, sizeof(source)) &&
 		      sendto(s, "m", 1, 0, (struct sockaddr *)&to, sizeof(to)) == 1,
 	      "sending to port %d: %s", port, strerror(errno));
 	close(s);
-	CHECK((!yes || wait_for(fd)) && (recv(fd, &c, 1, MSG_DONTWAIT) == 1) == yes,
-	      "port %d: a datagram from %s %s", port, from, yes ? "is missing" : "came");
+	right = (!yes || wait_for(fd)) && (recv(fd, &c, 1, MSG_DONTWAIT) == 1) == yes;
+	CHECK(right, "port %d: a datagram from %s %s", port, from, yes ? "is missing" : "came");
+	return right;
 }
 
 /* The loopback interface passes none on: only its membership is looked at. */
@@ -173,12 +175,10 @@ static void check(void)
 	CHECK(setsockopt(udp, SOL_SOCKET, SO_DETACH_FILTER, &off, sizeof(off)) < 0 &&
 		      errno == EPERM,
 	      "a locked filter goes");
-	hears(any4, 5001, "127.0.0.1", true);
-	hears(any4, 5001, "127.0.0.2", true);
-	hears(some4, 5002, "127.0.0.1", true);
-	hears(some4, 5002, "127.0.0.2", false);
-	hears(but4, 5003, "127.0.0.1", false);
-	hears(but4, 5003, "127.0.0.2", true);
+	/* one that is missing is waited for: once is enough */
+	(void)(hears(any4, 5001, "127.0.0.1", true) && hears(any4, 5001, "127.0.0.2", true) &&
+	       hears(some4, 5002, "127.0.0.1", true) && hears(some4, 5002, "127.0.0.2", false) &&
+	       hears(but4, 5003, "127.0.0.1", false) && hears(but4, 5003, "127.0.0.2", true));
 	member6();
 	CHECK(!setsockopt(pair[1], SOL_SOCKET, SO_DETACH_FILTER, &off, sizeof(off)), "detach: %s",
 	      strerror(errno));
