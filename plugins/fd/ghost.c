@@ -39,7 +39,7 @@ static bool is_memfd(const struct ckpt_fd_found *f)
 bool fd_is_ghost(const struct ckpt_fd_found *f)
 {
 	return S_ISREG(f->st.st_mode) && f->link[0] == '/' && !f->st.st_nlink &&
-	       strncmp(f->link, "/secretmem", 10) != 0;
+	       strncmp(f->link, "/secretmem", 10) != 0 && !fd_is_queue(f);
 }
 
 static bool deleted_match(const struct ckpt_fd_found *f)

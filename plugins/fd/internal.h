@@ -288,6 +288,8 @@ bool fd_below_sys(const struct ckpt_fd_found *f);
 
 /* Is it a deleted file, one of O_TMPFILE, or a memfd? Then its name says nothing. */
 bool fd_is_ghost(const struct ckpt_fd_found *f);
+/* A POSIX message queue, which the plugin ipc saves. */
+bool fd_is_queue(const struct ckpt_fd_found *f);
 /* Save what the file holds; the lists are the caller's to free with fd_ghost_free(). */
 int fd_content_save(struct ckpt_run *run, int fd, Ckpt__Fd__Ghost *g, struct ckpt_error *err);
 int fd_xattrs_save(int fd, Ckpt__Fd__Ghost *g, struct ckpt_error *err);

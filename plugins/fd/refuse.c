@@ -152,6 +152,10 @@ int fd_refuse_unknown(struct ckpt_run *run, const struct ckpt_fd_found *f)
 		return refuse_char(run, f);
 	if (S_ISBLK(f->st.st_mode))
 		return fd_refuse(run, f, "block-device", "block devices are not saved", hint);
+	if (fd_is_queue(f))
+		return fd_refuse(run, f, "mqueue",
+				 "POSIX message queues are saved by the plugin ipc, which is off",
+				 hint);
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(names); i++)
 		if (!strncmp(f->link, names[i].start, strlen(names[i].start)))
 			return fd_refuse(run, f, names[i].feature, names[i].reason, hint);

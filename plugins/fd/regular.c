@@ -9,11 +9,13 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/magic.h>
+#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 
 #ifndef PID_FS_MAGIC
 #define PID_FS_MAGIC 0x50494446
 #endif
+#define MQUEUE_MAGIC 0x19800202
 
 static const struct {
 	long magic;
@@ -33,16 +35,26 @@ static const struct {
 	{ BINFMTFS_MAGIC, "binfmt_misc" },
 	{ EFIVARFS_MAGIC, "efivarfs" },
 	{ PSTOREFS_MAGIC, "pstore" },
-	{ 0x19800202, "mqueue" },
+	{ MQUEUE_MAGIC, "mqueue" },
 	{ 0x65735543, "fusectl" },
 	{ 0x62656570, "configfs" },
 };
+
+bool fd_is_queue(const struct ckpt_fd_found *f)
+{
+	struct statfs fs;
+
+	/* all of them are as long as the text that they are as files */
+	return S_ISREG(f->st.st_mode) && f->st.st_size == 80 && !major(f->st.st_dev) &&
+	       f->fd >= 0 && !fstatfs(f->fd, &fs) && fs.f_type == MQUEUE_MAGIC;
+}
 
 static bool regular_match(const struct ckpt_fd_found *f)
 {
 	return (S_ISREG(f->st.st_mode) || S_ISDIR(f->st.st_mode)) && f->link[0] == '/' &&
 	       !fd_below_proc(f) && !fd_below_sys(f) && !fd_is_ghost(f) && !fd_has_other_name(f) &&
-	       !fd_is_dead_directory(f) && strncmp(f->link, "/secretmem", 10) != 0;
+	       !fd_is_dead_directory(f) && strncmp(f->link, "/secretmem", 10) != 0 &&
+	       !fd_is_queue(f);
 }
 
 int fd_place_mnt(struct ckpt_run *run, const struct ckpt_fd_found *f, uint32_t *mnt,

@@ -16,7 +16,8 @@ bool fd_has_other_name(const struct ckpt_fd_found *f)
 	struct stat st;
 
 	return S_ISREG(f->st.st_mode) && f->st.st_nlink && f->link[0] == '/' && len > mark &&
-	       !strcmp(f->link + len - mark, FD_DELETED_MARK) && lstat(f->link, &st);
+	       !strcmp(f->link + len - mark, FD_DELETED_MARK) && lstat(f->link, &st) &&
+	       !fd_is_queue(f);
 }
 
 static bool other_name_match(const struct ckpt_fd_found *f)

@@ -5,6 +5,7 @@
 
 #include <sys/ipc.h>
 
+#include <ckpt/fd.h>
 #include <ckpt/ns.h>
 #include <ckpt/plugin.h>
 #include <ckpt/vma.h>
@@ -18,6 +19,8 @@ enum {
 	IPC_REC_SEMAPHORES = 4,
 	IPC_REC_QUEUE = 5,
 	IPC_REC_UNDO = 6,
+	IPC_REC_MQUEUE = 7,
+	IPC_REC_DESCRIPTOR = 8,
 };
 
 #define IPC_PAGES	"sysv"
@@ -48,15 +51,21 @@ struct ipc_set {
 };
 
 struct ipc_state {
-	bool looked;
+	size_t looked;		      /* at so many namespaces */
 	struct ipc_segment *segments; /* by namespace, then by place */
 	size_t n_segments;
 	struct ipc_set *sets;
 	size_t n_sets;
+	struct ipc_mqueues *roots; /* posix.h */
+	size_t n_roots;
+	struct ipc_mqueue **mqueues;
+	size_t n_mqueues;
 	uint32_t n_records;
 	struct ckpt_pages *pages; /* made with the first segment */
 	/* restore */
-	bool *made; /* by record: to be removed if the restore fails */
+	bool *made;		   /* by record: to be removed if the restore fails */
+	struct ipc_remade *remade; /* POSIX queues, by record */
+	size_t n_remade;
 };
 
 struct ipc_state *ipc_state(struct ckpt_run *run, struct ckpt_error *err);
@@ -106,9 +115,19 @@ int ipc_make_undo(struct ckpt_run *run, struct ckpt_error *err);
 /* queue.c */
 int ipc_count_queues(struct ckpt_run *run, const struct ckpt_ns *ns, size_t *n,
 		     struct ckpt_error *err);
-int ipc_survey_mqueue(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err);
 int ipc_put_queues(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err);
 int ipc_make_queue(struct ckpt_run *run, const Ckpt__Ipc__Queue *rec, struct ckpt_error *err);
+
+/* posix.c, mqueue.c: POSIX message queues */
+int ipc_look_for_mqueues(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err);
+int ipc_survey_mqueues(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err);
+int ipc_put_mqueues(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err);
+int ipc_plan_mqueues(struct ckpt_run *run, struct ckpt_error *err);
+int ipc_make_mqueues(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err);
+/* Unlink those that were. */
+int ipc_settle_mqueues(struct ckpt_run *run, struct ckpt_error *err);
+void ipc_unmake_mqueues(struct ckpt_run *run);
+void ipc_free_mqueues(struct ipc_state *st);
 
 /* setting.c */
 /* In a namespace: do its segments go as soon as nobody has them attached? */
@@ -122,6 +141,7 @@ int ipc_set(struct ckpt_run *run, const struct ckpt_ns *ns, bool final, struct c
 int ipc_plan(struct ckpt_run *run, struct ckpt_error *err);
 
 extern const struct ckpt_vma_kind ipc_mapping;
+extern const struct ckpt_fd_kind ipc_mqueue_kind;
 extern const struct ckpt_ns_kind ipc_kind;
 
 #endif

@@ -139,5 +139,7 @@ int ipc_plan(struct ckpt_run *run, struct ckpt_error *err)
 		r = check_semaphores(run, err);
 	if (r == 0)
 		r = ipc_plan_undo(run, err);
+	if (r == 0)
+		r = ipc_plan_mqueues(run, err);
 	return r == 0 ? check_queues(run, err) : r;
 }

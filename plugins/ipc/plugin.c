@@ -12,6 +12,7 @@ static const struct ckpt_feature features[] = {
 	{ "sem", "System V semaphores with their values" },
 	{ "undo", "what is given back to semaphores when a process ends (SEM_UNDO)" },
 	{ "msg", "System V message queues with their messages" },
+	{ "mqueue", "POSIX message queues with their messages" },
 	{ "settings", "limits of ipc namespaces" },
 	{ NULL, NULL },
 };
@@ -23,6 +24,8 @@ static const struct ckpt_record_type records[] = {
 	{ IPC_REC_SEMAPHORES, "semaphores", &ckpt__ipc__semaphores__descriptor },
 	{ IPC_REC_QUEUE, "queue", &ckpt__ipc__queue__descriptor },
 	{ IPC_REC_UNDO, "undo", &ckpt__ipc__undo__descriptor },
+	{ IPC_REC_MQUEUE, "mqueue", &ckpt__ipc__mqueue__descriptor },
+	{ IPC_REC_DESCRIPTOR, "descriptor", &ckpt__ipc__descriptor__descriptor },
 	{ 0, NULL, NULL },
 };
 
@@ -88,7 +91,7 @@ static int survey(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_er
 {
 	int r = survey_off(run, ns, err);
 
-	return r < 0 ? r : ipc_survey_mqueue(run, ns, err);
+	return r < 0 ? r : ipc_survey_mqueues(run, ns, err);
 }
 
 static int collect(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err)
@@ -101,6 +104,8 @@ static int collect(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_e
 		r = ipc_put_semaphores(run, ns, err);
 	if (r == 0 && ckpt_feature_on(run, "msg"))
 		r = ipc_put_queues(run, ns, err);
+	if (r == 0 && ckpt_feature_on(run, "mqueue"))
+		r = ipc_put_mqueues(run, ns, err);
 	return r;
 }
 
@@ -131,7 +136,7 @@ static int fill(struct ckpt_run *run, struct ckpt_ns *ns, struct ckpt_error *err
 		if (rec->object->ns == ns->id)
 			r = ipc_make_queue(run, rec, err);
 	}
-	return r;
+	return r < 0 ? r : ipc_make_mqueues(run, ns, err);
 }
 
 /* All have attached by now what they had. */
@@ -161,6 +166,26 @@ const struct ckpt_ns_kind ipc_kind = {
 
 /* ---- descriptor ------------------------------------------------------------------------------ */
 
+static int make_own(struct ckpt_run *run, struct ckpt_error *err)
+{
+	int r = ipc_make_own(run, err);
+
+	return r < 0 ? r : ipc_make_mqueues(run, ckpt_ns_own(run, CKPT_NS_IPC), err);
+}
+
+static int settle_own(struct ckpt_run *run, struct ckpt_error *err)
+{
+	int r = ipc_settle_own(run, err);
+
+	return r < 0 ? r : ipc_settle_mqueues(run, err);
+}
+
+static void unmake_own(struct ckpt_run *run)
+{
+	ipc_unmake_own(run);
+	ipc_unmake_mqueues(run);
+}
+
 static const struct ckpt_step steps[] = {
 	{ .runs = CKPT_DUMP | CKPT_VERIFY,
 	  .name = "look",
@@ -182,11 +207,11 @@ static const struct ckpt_step steps[] = {
 	  .fn = ipc_plan },
 	{ .runs = CKPT_RESTORE,
 	  .name = "make",
-	  .help = "make segments in ckpt's own namespace",
+	  .help = "make segments and POSIX queues in ckpt's own namespace",
 	  .after = LIST("planned"),
 	  .before = LIST("namespaces-made"),
-	  .fn = ipc_make_own,
-	  .undo = ipc_unmake_own },
+	  .fn = make_own,
+	  .undo = unmake_own },
 	/* the last moment at which all tasks may change all sets, and none joins a namespace */
 	{ .runs = CKPT_RESTORE,
 	  .name = "adjust",
@@ -196,16 +221,17 @@ static const struct ckpt_step steps[] = {
 	  .fn = ipc_make_undo },
 	{ .runs = CKPT_RESTORE,
 	  .name = "settle",
-	  .help = "mark those for removal that were",
+	  .help = "mark those for removal that were, unlink queues",
 	  .after = LIST("threads-made"),
 	  .before = LIST("sealed"),
-	  .fn = ipc_settle_own },
+	  .fn = settle_own },
 	{ .name = NULL },
 };
 
 static const struct ckpt_extension extensions[] = {
 	{ CKPT_NS_POINT, "ipc", &ipc_kind },
 	{ CKPT_VMA_POINT, "sysv-shm", &ipc_mapping },
+	{ CKPT_FD_POINT, "mqueue", &ipc_mqueue_kind },
 	{ NULL, NULL, NULL },
 };
 
@@ -231,6 +257,7 @@ void ipc_state_free(void *state)
 		return;
 	free(st->segments);
 	free(st->sets);
+	ipc_free_mqueues(st);
 	free(st->made);
 	free(st);
 }
@@ -239,7 +266,8 @@ CKPT_PLUGIN{
 	CKPT_PLUGIN_HEADER,
 	.name = "ipc",
 	.version = "0.1.0",
-	.summary = "ipc namespaces: System V shared memory, semaphores, message queues",
+	.summary = "ipc namespaces: System V shared memory, semaphores, message queues; POSIX "
+		   "message queues",
 	.license = "MIT",
 	.features = features,
 	.records = records,

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Message queues, of System V; and whether there are others, which are not saved. */
-#include <fcntl.h>
-#include <stdio.h>
-#include <sys/mount.h>
+/* Message queues of System V. */
 #include <sys/msg.h>
 
 #include "ipc.h"
@@ -14,62 +11,7 @@
 #define MSG_COPY 040000
 #endif
 
-/* ---- POSIX message queues ------------------------------------------------------------ */
-
-struct count {
-	size_t n;
-	char first[64];
-};
-
-/* Mounted without a place, where the queues of this namespace are files. */
-static int count_queues(void *arg, struct ckpt_error *err)
-{
-	struct count *c = arg;
-	CKPT_AUTO_FD int fs = fsopen("mqueue", FSOPEN_CLOEXEC);
-	CKPT_AUTO_FD int fd = -1;
-	CKPT_AUTO_DIR DIR *dir = NULL;
-	struct dirent *e;
-
-	/* a kernel without them */
-	if (fs < 0 && errno == ENODEV)
-		return 0;
-	if (fs >= 0 && fsconfig(fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0) {
-		CKPT_AUTO_FD int mount = fsmount(fs, FSMOUNT_CLOEXEC, 0);
-
-		fd = mount < 0 ? -1 : openat(mount, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	}
-	dir = fd < 0 ? NULL : fdopendir(fd);
-	if (!dir)
-		return ckpt_fail_sys(err, errno, "looking at POSIX message queues");
-	ckpt_steal_fd(&fd);
-	while ((e = readdir(dir))) {
-		if (e->d_name[0] == '.')
-			continue;
-		if (!c->n++)
-			snprintf(c->first, sizeof(c->first), "/%.60s", e->d_name);
-	}
-	return 0;
-}
-
-int ipc_survey_mqueue(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err)
-{
-	struct count c = { 0 };
-	int r = ipc_in(run, ns, count_queues, &c, err);
-
-	if (r < 0 || !c.n)
-		return r;
-	ckpt_refuse(run,
-		    &(struct ckpt_blocker){
-			    .feature = "mqueue",
-			    .task = ns->member,
-			    .object = c.first,
-			    .reason = "POSIX message queues of an ipc namespace are not saved yet",
-			    .hint = "unlink them before the dump (mq_unlink(3))",
-		    });
-	return 0;
-}
-
-/* ---- System V message queues: dump ------------------------------------------------------- */
+/* ---- dump ------------------------------------------------------- */
 
 struct put {
 	struct ckpt_run *run;
@@ -184,7 +126,7 @@ int ipc_put_queues(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_e
 	return p.st ? ipc_in(run, ns, put_all, &p, err) : -ENOMEM;
 }
 
-/* ---- System V message queues: restore ------------------------------------------------------ */
+/* ---- restore ------------------------------------------------------ */
 
 static int send_all(int number, const Ckpt__Ipc__Queue *rec, struct ckpt_error *err)
 {

@@ -88,19 +88,19 @@ static int look(void *arg, struct ckpt_error *err)
 	return r;
 }
 
+/* Namespaces that nobody is in are found later than the others. */
 int ipc_look(struct ckpt_run *run, struct ckpt_error *err)
 {
 	struct ipc_state *st = ipc_state(run, err);
 	int r = st ? 0 : -ENOMEM;
 
-	if (!st || st->looked)
-		return r;
-	st->looked = true;
-	for (size_t i = 0; i < ckpt_ns_count(run) && r == 0; i++) {
-		struct look l = { st, ckpt_ns_at(run, i), false };
+	for (; r == 0 && st->looked < ckpt_ns_count(run); st->looked++) {
+		struct look l = { st, ckpt_ns_at(run, st->looked), false };
 
 		if (l.ns->type == CKPT_NS_IPC)
 			r = ipc_in(run, l.ns, look, &l, err);
+		if (r == 0 && l.ns->type == CKPT_NS_IPC)
+			r = ipc_look_for_mqueues(run, l.ns, err);
 	}
 	return r;
 }
@@ -271,7 +271,7 @@ int ipc_put_segment(struct ckpt_run *run, struct ipc_segment *s, struct ckpt_err
 int ipc_put_segments(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err)
 {
 	struct ipc_state *st = ipc_state(run, err);
-	int r = st ? 0 : -ENOMEM;
+	int r = st ? ipc_look(run, err) : -ENOMEM;
 
 	for (size_t i = 0; r == 0 && i < st->n_segments; i++)
 		if (st->segments[i].ns == ns)

@@ -182,6 +182,21 @@ static void greater(const char *a, const char *b, char *out, size_t size)
 	}
 }
 
+/* A queue may be of a time with other limits. */
+static const char *highest(const char *name)
+{
+	static const char *const most[][2] = {
+		{ "fs/mqueue/queues_max", "1048576" },
+		{ "fs/mqueue/msg_max", "65536" },
+		{ "fs/mqueue/msgsize_max", "16777216" },
+	};
+
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(most); i++)
+		if (!strcmp(name, most[i][0]))
+			return most[i][1];
+	return NULL;
+}
+
 static int set(void *arg, struct ckpt_error *err)
 {
 	const struct job *j = arg;
@@ -200,6 +215,8 @@ static int set(void *arg, struct ckpt_error *err)
 			continue;
 		if (j->final)
 			snprintf(text, sizeof(text), "%s", s->value);
+		else if (highest(s->name))
+			snprintf(text, sizeof(text), "%s", highest(s->name));
 		else if (!strcmp(s->name, "kernel/msgmnb") || !strcmp(s->name, "kernel/msgmax"))
 			snprintf(text, sizeof(text), "%d", INT32_MAX);
 		else

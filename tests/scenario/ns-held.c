@@ -17,6 +17,7 @@
 #include <sys/mount.h>
 #include <sys/msg.h>
 #include <sys/prctl.h>
+#include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
@@ -92,7 +93,7 @@ static _Noreturn void make_outer(int to, int from)
 		long type;
 		char text[8];
 	} m = { 7, "queued" };
-	char c;
+	char c, *segment;
 
 	MUST(prctl(PR_SET_PDEATHSIG, SIGKILL));
 	MUST(unshare(CLONE_NEWUSER));
@@ -106,6 +107,8 @@ static _Noreturn void make_outer(int to, int from)
 	put(getpid(), "timens_offsets", "monotonic 1000000 0");
 	MUST(sethostname("held", 4));
 	MUST(msgsnd(MUST(msgget(0x77, IPC_CREAT | 0600)), &m, sizeof(m.text), 0));
+	segment = shmat(MUST(shmget(0x78, 4096, IPC_CREAT | 0600)), NULL, 0);
+	strcpy(segment, "kept");
 	loopback_up();
 	MUST(mount("held", "/mnt", "tmpfs", 0, "size=64k"));
 	close(MUST(open("/mnt/file", O_WRONLY | O_CREAT, 0600)));
@@ -240,6 +243,7 @@ static int visit(void)
 		char text[8];
 	} m;
 	int id, s, status;
+	const char *segment;
 	pid_t pid;
 
 	if (strcmp(visit_names(fds[UTS]), "held") || strcmp(visit_names(fds[INNER_UTS]), "inner"))
@@ -248,6 +252,9 @@ static int visit(void)
 	    msgrcv(id, &m, sizeof(m.text), 0, MSG_COPY | IPC_NOWAIT) != sizeof(m.text) ||
 	    strcmp(m.text, "queued"))
 		return 2;
+	segment = shmat(shmget(0x78, 0, 0), NULL, 0);
+	if (segment == (void *)-1 || strcmp(segment, "kept"))
+		return 9;
 	if (setns(fds[NET], CLONE_NEWNET) || (s = socket(AF_INET, SOCK_DGRAM, 0)) < 0 ||
 	    ioctl(s, SIOCGIFFLAGS, &lo) || !(lo.ifr_flags & IFF_UP))
 		return 3;

@@ -313,8 +313,10 @@ static void message_queue(void)
 {
 	char name[64];
 	snprintf(name, sizeof(name), "/ckpt-refuse-%d", getpid());
-	MUST(mq_open(name, O_RDWR | O_CREAT, 0600, NULL));
+	const struct sigevent told = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR2 };
+	mqd_t q = MUST(mq_open(name, O_RDWR | O_CREAT, 0600, NULL));
 	mq_unlink(name);
+	MUST(mq_notify(q, &told));
 }
 
 /* The set goes with the namespace that the test has made. */
@@ -627,7 +629,7 @@ static const struct mode {
 	{ "io-uring", io_uring, "io_uring" },
 	{ "pidfd-outside", pid_fd, "pidfd" },
 	{ "proc-outside", proc_file, "process 1 outside" },
-	{ "message-queue", message_queue, "(mqueue|message queue)" },
+	{ "message-queue", message_queue, "ipc mqueue .*mq_notify" },
 	{ "semaphore-undo", semaphore_undo, "ipc undo .*a set in ckpt's own ipc namespace" },
 	{ "namespace-dead", dead_namespace, "ns pid .*no process of the tree is in it" },
 	{ "owner-outside", owner, "(F_SETOWN|owner)" },
