@@ -57,14 +57,6 @@ static bool locate(struct ckpt_run *run, const struct f_owner_ex *o, uint32_t *t
 	return false;
 }
 
-static bool in_our_pidns(const struct ckpt_task *t)
-{
-	struct stat ours, theirs;
-
-	return !stat("/proc/self/ns/pid", &ours) && !fstatat(t->procfd, "ns/pid", &theirs, 0) &&
-	       ours.st_ino == theirs.st_ino;
-}
-
 bool fd_async_any(int fd, int flags)
 {
 	struct async a;
@@ -98,9 +90,6 @@ int fd_async_survey(struct ckpt_run *run, struct fd_file *file, const struct ckp
 		snprintf(reason, sizeof(reason),
 			 "its owner (F_SETOWN) is %s %d, which is not in the tree",
 			 a.owner.type == F_OWNER_PGRP ? "the group" : "process", a.owner.pid);
-	else if (a.owner.pid && !in_our_pidns(f->task))
-		snprintf(reason, sizeof(reason),
-			 "owners (F_SETOWN) in nested pid namespaces are not saved yet");
 	else
 		return 0;
 	file->out_async = true;
@@ -146,17 +135,34 @@ int fd_async_plan(struct ckpt_run *run, struct ckpt_error *err)
 	return 0;
 }
 
-/* The saved id stays the engine's, so that the way back is open. */
-static void set_owner(struct ckpt_script *s, const Ckpt__Fd__Async *a, int num, pid_t pid)
-{
-	struct f_owner_ex o = { (int)a->type, pid };
-	bool other = a->uid != getuid() || a->euid != geteuid();
+struct owning {
+	const Ckpt__Fd__Async *saved;
+	int fd;
+	struct f_owner_ex owner;
+};
 
-	if (other)
-		ckpt_script_add(s, SYS_setresuid, CKPT_C(a->uid), CKPT_C(a->euid), CKPT_C(-1));
-	ckpt_script_add(s, SYS_fcntl, CKPT_C(num), CKPT_C(F_SETOWN_EX), CKPT_IN(&o, sizeof(o)));
-	if (other)
-		ckpt_script_add(s, SYS_setresuid, CKPT_C(getuid()), CKPT_C(geteuid()), CKPT_C(-1));
+/* In a child of the engine, which sees the processes of all namespaces of the tree. */
+static int set_owner(void *arg, struct ckpt_error *err)
+{
+	const struct owning *o = arg;
+	const Ckpt__Fd__Async *a = o->saved;
+
+	/* of the child alone, and not what libc makes of it: of all threads that it knows */
+	if ((a->uid != getuid() || a->euid != geteuid()) &&
+	    syscall(SYS_setresuid, a->uid, a->euid, -1))
+		return ckpt_fail_sys(err, errno, "setresuid(2) to %u and %u", a->uid, a->euid);
+	return fcntl(o->fd, F_SETOWN_EX, &o->owner) ? ckpt_fail_sys(err, errno, "F_SETOWN_EX") : 0;
+}
+
+/* The number is told to the program in si_fd: it must be the task's own. */
+static int set_async(struct ckpt_run *run, const Ckpt__Fd__File *file,
+		     const struct ckpt_task *holder, int num, struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "fd.owner");
+
+	ckpt_script_add(s, SYS_fcntl, CKPT_C(num), CKPT_C(F_SETFL),
+			CKPT_C((file->flags & SETTABLE) | O_ASYNC));
+	return ckpt_script_run(s, holder->threads[0], err);
 }
 
 int fd_async_apply(struct ckpt_run *run, uint32_t id, struct ckpt_task *holder, int num,
@@ -164,24 +170,29 @@ int fd_async_apply(struct ckpt_run *run, uint32_t id, struct ckpt_task *holder, 
 {
 	const Ckpt__Fd__Async *a = ckpt_record_by_id(run, "fd.async", id);
 	const Ckpt__Fd__File *file = ckpt_record_by_id(run, "fd.file", id);
-	CKPT_AUTO_SCRIPT struct ckpt_script *s = NULL;
+	const struct ckpt_ns_place here = { 0 };
 	const struct ckpt_task *owner;
-	int r;
+	CKPT_AUTO_FD int fd = -1;
+	struct owning o = { .saved = a };
+	int r = 0;
 
 	if (!a || !file)
 		return 0;
-	s = ckpt_script_new(run, "fd.owner");
 	owner = a->task ? ckpt_task_by_id(run, a->task) : NULL;
 	if (a->task && (!owner || a->thread >= (owner->n_threads ? owner->n_threads : 1)))
 		return ckpt_fail_image(err, "the owner of open file %u was not made", id);
-	if (owner)
-		set_owner(s, a, num, a->thread ? owner->threads[a->thread]->tid : owner->pid);
-	if (a->signal)
-		ckpt_script_add(s, SYS_fcntl, CKPT_C(num), CKPT_C(F_SETSIG), CKPT_C(a->signal));
-	/* the number is told to the program in si_fd: it must be the task's own */
-	if (a->async)
-		ckpt_script_add(s, SYS_fcntl, CKPT_C(num), CKPT_C(F_SETFL),
-				CKPT_C((file->flags & SETTABLE) | O_ASYNC));
-	r = ckpt_script_run(s, holder->threads[0], err);
+	fd = ckpt_get_fd(holder, num, err);
+	if (fd < 0)
+		return fd;
+	if (owner) {
+		o.fd = fd;
+		o.owner.type = (int)a->type;
+		o.owner.pid = a->thread ? owner->threads[a->thread]->tid : owner->pid;
+		r = ckpt_ns_run(run, &here, set_owner, &o, err);
+	}
+	if (!r && a->signal && fcntl(fd, F_SETSIG, a->signal))
+		r = ckpt_fail_sys(err, errno, "F_SETSIG");
+	if (!r && a->async)
+		r = set_async(run, file, holder, num, err);
 	return r ? ckpt_wrap(err, "owner of open file %u", id) : 0;
 }

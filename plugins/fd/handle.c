@@ -50,6 +50,42 @@ bool fd_each_mount(dev_t dev, bool (*fn)(int mount, void *arg), void *arg)
 	return false;
 }
 
+static bool each_mount_in(struct ckpt_run *run, const struct ckpt_ns *ns, dev_t dev,
+			  bool (*fn)(int mount, void *arg), void *arg)
+{
+	const struct ckpt_mounts *mounts;
+	struct ckpt_error ignored = { 0 };
+
+	if (ckpt_mounts(run, ns, &mounts, &ignored))
+		return false;
+	for (size_t i = 0; i < mounts->n; i++) {
+		const struct ckpt_mount *m = &mounts->list[i];
+		CKPT_AUTO_FD int fd = -1;
+		struct stat st;
+
+		if (makedev(m->major, m->minor) != dev)
+			continue;
+		fd = ckpt_open_in(run, ns->id, m->point,
+				  O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0, &ignored);
+		/* another one may be on top of it */
+		if (fd >= 0 && !fstat(fd, &st) && st.st_dev == dev && fn(fd, arg))
+			return true;
+	}
+	return false;
+}
+
+bool fd_each_mount_of_tree(struct ckpt_run *run, dev_t dev, bool (*fn)(int mount, void *arg),
+			   void *arg)
+{
+	for (size_t i = 0; i < ckpt_ns_count(run); i++) {
+		const struct ckpt_ns *ns = ckpt_ns_at(run, i);
+
+		if (ns->type == CKPT_NS_MNT && !ns->own && each_mount_in(run, ns, dev, fn, arg))
+			return true;
+	}
+	return false;
+}
+
 int fd_handle_get(int fd, struct fd_handle *h)
 {
 	int mount;

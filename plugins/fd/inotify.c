@@ -58,46 +58,52 @@ static int parse_watch(const char *line, struct watch *w)
 	return 0;
 }
 
-/* Does the path that the kernel has for this inode lead there? */
-static bool path_of(int mount, struct watch *w, char *path, size_t size, bool *link)
-{
-	CKPT_AUTO_FD int fd = open_by_handle_at(mount, &w->handle.h, O_PATH | O_CLOEXEC);
-	struct stat a, b;
-	char name[32];
-	ssize_t len;
-
-	if (fd < 0)
-		return false;
-	snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
-	len = readlink(name, path, size - 1);
-	if (len <= 0)
-		return false;
-	path[len] = '\0';
-	*link = !fstat(fd, &a) && S_ISLNK(a.st_mode);
-	return path[0] == '/' && !lstat(path, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-}
-
-struct resolving {
-	struct watch *w;
-	char *path;
-	size_t size;
-	bool *link;
+struct place {
+	uint32_t mnt; /* the namespace in which the path holds */
+	char path[PATH_MAX];
+	bool link;
 };
 
+struct resolving {
+	struct ckpt_run *run;
+	struct watch *w;
+	struct place *place;
+};
+
+/* Does the path that the kernel has for this inode lead there? */
 static bool try_mount(int mount, void *arg)
 {
 	const struct resolving *r = arg;
+	struct place *p = r->place;
+	CKPT_AUTO_FD int fd = open_by_handle_at(mount, &r->w->handle.h, O_PATH | O_CLOEXEC);
+	struct ckpt_error ignored = { 0 };
+	struct stat a, b;
+	char name[32];
+	ssize_t len;
+	int mnt;
 
-	return path_of(mount, r->w, r->path, r->size, r->link);
+	if (fd < 0 || fstat(fd, &a))
+		return false;
+	snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
+	len = readlink(name, p->path, sizeof(p->path) - 1);
+	mnt = ckpt_mnt_of_fd(r->run, fd, &ignored);
+	if (len <= 0 || mnt < 0)
+		return false;
+	p->path[len] = '\0';
+	p->link = S_ISLNK(a.st_mode);
+	p->mnt = (uint32_t)mnt;
+	return p->path[0] == '/' && !ckpt_stat_in(r->run, p->mnt, p->path, true, &b) &&
+	       a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-/* Try the mounts of its filesystem, one after the other. */
-static bool resolve(struct watch *w, char *path, size_t size, bool *link)
+/* Try the mounts of its filesystem, one after the other, our own first. */
+static bool resolve(struct ckpt_run *run, struct watch *w, struct place *place)
 {
-	struct resolving r = { w, path, size, link };
-
+	struct resolving r = { run, w, place };
 	/* the kernel's own form of a device number, with 20 bits for the minor */
-	return fd_each_mount(makedev(w->sdev >> 20, w->sdev & 0xfffff), try_mount, &r);
+	const dev_t dev = makedev(w->sdev >> 20, w->sdev & 0xfffff);
+
+	return fd_each_mount(dev, try_mount, &r) || fd_each_mount_of_tree(run, dev, try_mount, &r);
 }
 
 /* ---- dump ------------------------------------------------------------------------------ */
@@ -112,15 +118,15 @@ static const char *next_watch(const char *text)
 static int survey_watch(struct ckpt_run *run, const struct ckpt_fd_found *f, const char *line)
 {
 	struct watch w = { 0 };
-	char path[PATH_MAX], reason[160];
-	bool link;
+	struct place place;
+	char reason[160];
 
 	if (parse_watch(line, &w) || w.mask & ~(unsigned)MASK_OK)
 		snprintf(reason, sizeof(reason),
 			 "the kernel's description of a watch is not understood (no file handle?)");
 	else if (w.wd > WD_MAX)
 		snprintf(reason, sizeof(reason), "watch %u: its number is too high", w.wd);
-	else if (!resolve(&w, path, sizeof(path), &link))
+	else if (!resolve(run, &w, &place))
 		snprintf(reason, sizeof(reason),
 			 "watch %u: no path leads to what it watches (inode %lu of device %lu:%lu)",
 			 w.wd, w.ino, w.sdev >> 20, w.sdev & 0xfffff);
@@ -174,24 +180,25 @@ static int by_wd(const void *va, const void *vb)
 	return (a->wd > b->wd) - (a->wd < b->wd);
 }
 
-static int add_watch(Ckpt__Fd__Inotify *rec, const char *line, struct ckpt_error *err)
+static int add_watch(struct ckpt_run *run, Ckpt__Fd__Inotify *rec, const char *line,
+		     struct ckpt_error *err)
 {
 	Ckpt__Fd__Watch *watch = malloc(sizeof(*watch));
 	struct watch w = { 0 };
-	char path[PATH_MAX];
-	bool link;
+	struct place place;
 
 	if (!watch)
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	ckpt__fd__watch__init(watch);
 	rec->watches[rec->n_watches++] = watch;
-	if (parse_watch(line, &w) || !resolve(&w, path, sizeof(path), &link))
+	if (parse_watch(line, &w) || !resolve(run, &w, &place))
 		return ckpt_fail(err, ENOENT, "what watch %u watches is gone", w.wd);
 	watch->wd = (int32_t)w.wd;
 	watch->mask = w.mask;
-	watch->link = link;
-	watch->path.data = (uint8_t *)strdup(path);
-	watch->path.len = strlen(path);
+	watch->link = place.link;
+	watch->mnt = place.mnt;
+	watch->path.data = (uint8_t *)strdup(place.path);
+	watch->path.len = strlen(place.path);
 	return watch->path.data ? 0 : ckpt_fail(err, ENOMEM, "out of memory");
 }
 
@@ -214,7 +221,7 @@ static int inotify_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	if (!rec.watches)
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	for (const char *line = next_watch(f->fdinfo); line && !r; line = next_watch(line))
-		r = add_watch(&rec, line, err);
+		r = add_watch(run, &rec, line, err);
 	if (!r) {
 		qsort(rec.watches, rec.n_watches, sizeof(*rec.watches), by_wd);
 		r = ckpt_record_put(run, FD_INOTIFY, &rec.base, err);
@@ -253,13 +260,15 @@ static int inotify_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 		char buf[PATH_MAX];
 		const char *path = fd_image_path(&w->path, buf, sizeof(buf));
 		struct stat st;
+		int r;
 
 		if (!path || w->wd <= last || w->wd > WD_MAX || w->mask & ~(uint32_t)MASK_OK ||
 		    !(w->mask & IN_ALL_EVENTS))
 			return ckpt_fail_image(err, "watch %d of inotify %u is not valid", w->wd,
 					       id);
 		last = w->wd;
-		if (lstat(path, &st) || S_ISLNK(st.st_mode) != w->link)
+		r = ckpt_stat_in(run, w->mnt, path, true, &st);
+		if (r != -EINPROGRESS && (r || S_ISLNK(st.st_mode) != w->link))
 			ckpt_unmet(run, CKPT_EXIT_FAILED, "put it back where it was",
 				   "%s, which is watched, is not there", path);
 	}
@@ -388,6 +397,22 @@ static int overflow(int fd, int dummy, struct ckpt_error *err)
 	return ckpt_fail(err, EPROTO, "a queue of an inotify does not overflow at its limit");
 }
 
+/* Through a descriptor, which leads to the very file that is meant. */
+static int watch_again(struct ckpt_run *run, int fd, const Ckpt__Fd__Watch *w, const char *path,
+		       struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int file = ckpt_open_in(
+		run, w->mnt, path, O_PATH | O_CLOEXEC | (w->link ? O_NOFOLLOW : 0), 0, err);
+	char name[32];
+	int wd;
+
+	if (file < 0)
+		return file;
+	snprintf(name, sizeof(name), "/proc/self/fd/%d", file);
+	wd = inotify_add_watch(fd, name, w->mask);
+	return wd < 0 ? ckpt_fail_sys(err, errno, "inotify_add_watch(2) of %s", path) : wd;
+}
+
 /* After all files were opened: what the restore does to them is nobody's event. */
 static int inotify_finish(struct ckpt_run *run, uint32_t id, struct ckpt_task *holder, int num,
 			  struct ckpt_error *err)
@@ -411,9 +436,9 @@ static int inotify_finish(struct ckpt_run *run, uint32_t id, struct ckpt_task *h
 		r = skip_numbers(fd, dummy, &next, w->wd, err);
 		if (r || !path)
 			break;
-		wd = inotify_add_watch(fd, path, w->mask | (w->link ? IN_DONT_FOLLOW : 0));
+		wd = watch_again(run, fd, w, path, err);
 		if (wd < 0)
-			return ckpt_fail_sys(err, errno, "inotify_add_watch(2) of %s", path);
+			return wd;
 		if (wd != w->wd)
 			return ckpt_fail(err, EEXIST,
 					 "%s is now the same file as another that is "

@@ -236,6 +236,9 @@ struct fd_handle {
 
 /* Calls fn with a descriptor of each mount of that filesystem, until it says true. */
 bool fd_each_mount(dev_t dev, bool (*fn)(int mount, void *arg), void *arg);
+/* The same, in the mount namespaces of the tree. */
+bool fd_each_mount_of_tree(struct ckpt_run *run, dev_t dev, bool (*fn)(int mount, void *arg),
+			   void *arg);
 int fd_handle_get(int fd, struct fd_handle *h);
 /* As O_PATH; -ESTALE: it is not there. */
 int fd_handle_open(struct fd_handle *h, dev_t dev, ino_t ino);
