@@ -230,7 +230,7 @@ def fdinfo_details(text):
             line = re.sub(r"\s+pos:.*", "", line)
         if key == "lock":
             line = re.sub(r"[0-9a-f]+:[0-9a-f]+:\d+", "FILE", line)
-        if key == "inotify":
+        if key.startswith("inotify"):
             line = re.sub(r" (ino|sdev|fhandle-bytes|fhandle-type|f_handle):\S+", "", line)
         if key == "Pid":
             value = "dead" if value.strip() == "-1" else "alive"

@@ -6,6 +6,7 @@ from apps.desktop_app import Chromium, Terminals
 from apps.nginx_app import Nginx
 from apps.node_app import Node
 from apps.redis_app import Redis
+from apps.services import Service
 from apps.tmux_app import Tmux
 from lib import proc, roundtrip
 from lib.victim import Victim
@@ -17,6 +18,26 @@ AT_REST = ("nested",)
 AT_WORK = (r"fds \d+ info: .*'pos: ", r"fds \d+ pipe queued")
 # and these more: node's garbage collector maps and unmaps when it likes
 MORE = {"node": (r"^\d+ maps ",)}
+
+
+# each in a container of its own
+SERVICES = ("redis", "postgres", "nginx", "node", "tmux")
+
+
+def service(context, test, name, rounds):
+    """Left running once, then several rounds. What its processes do from one moment to the next is not
+    compared: the service is asked."""
+    victim, ckpt = Service(context, test, name), context.ckpt()
+    victim.check("built")
+    ckpt.dump(test, victim.pid, test.dir / "image", "--leave-running")
+    victim.check("left running")
+    for number in range(rounds):
+        image, pids = test.dir / f"image{number}", proc.tree(victim.pid)
+        ckpt.dump(test, victim.pid, image)
+        proc.wait_gone(pids)
+        victim.pid = ckpt.restore(test, image)
+        victim.check(f"round {number}")
+        shutil.rmtree(image)
 
 
 def programs(context):
@@ -71,3 +92,6 @@ def tests(context):
     for name, start in desktops.items():
         yield (f"apps/{name}/{count}-rounds",
                lambda test, start=start: desktop(context, test, start, count))
+    for name in SERVICES:
+        yield (f"apps/{name}-in-a-container/{rounds}-rounds",
+               lambda test, name=name: service(context, test, name, rounds))

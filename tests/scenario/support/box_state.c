@@ -3,6 +3,7 @@
 #include "victim.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <net/if.h>
@@ -10,6 +11,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/inotify.h>
 #include <sys/ioctl.h>
 #include <sys/ipc.h>
 #include <sys/mount.h>
@@ -140,14 +142,24 @@ static void *idle(void *arg)
 	return arg;
 }
 
+static int owned;
+
 static void build_pid(void)
 {
+	int ends[2];
+
+	NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+	owned = ends[0];
+	NEED(fcntl(owned, F_SETOWN, 1));
+	NEED(fcntl(owned, F_SETSIG, SIGWINCH));
 	NEED(getpid() == 1 ? 0 : -1);
 	NEED(setsid());
 }
 
 static void judge_pid(void)
 {
+	CHECK(fcntl(owned, F_GETOWN) == 1 && fcntl(owned, F_GETSIG) == SIGWINCH,
+	      "its socket sends signal %d to %d", fcntl(owned, F_GETSIG), fcntl(owned, F_GETOWN));
 	CHECK(getpid() == 1 && getsid(0) == 1 && getppid() == 0, "pid %d of session %d below %d",
 	      getpid(), getsid(0), getppid());
 }
@@ -192,9 +204,27 @@ static void mount_own(void)
 	write_file(path, "its own");
 }
 
+static int watching;
+
+static void judge_watch(void)
+{
+	struct inotify_event event = { 0 };
+	char path[300], rest[64];
+	ssize_t n;
+
+	snprintf(path, sizeof(path), "%.*s/new", (int)(strlen(own) - strlen("/own")), own);
+	NEED(mkdir(path, 0700));
+	NEED(rmdir(path));
+	n = read(watching, rest, sizeof(rest));
+	if (n > (ssize_t)sizeof(event))
+		memcpy(&event, rest, sizeof(event));
+	CHECK(event.wd == 1 && event.mask == (IN_CREATE | IN_ISDIR), "watch %d has seen %x",
+	      event.wd, event.mask);
+}
+
 static void build_mnt(void)
 {
-	char locked[256], path[300];
+	char locked[256], path[300], events[256];
 
 	NEED(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL));
 	if (box_has(self, BOX_PID))
@@ -207,10 +237,14 @@ static void build_mnt(void)
 	snprintf(path, sizeof(path), "%.200s/file", base);
 	write_file(path, "of the box");
 	NEED(chown(path, 33, 44));
+	watching = NEED(inotify_init1(IN_NONBLOCK));
+	NEED(inotify_add_watch(watching, base, IN_CREATE));
 	NEED(mount("locked", locked, "tmpfs", locked_flags, "size=64k"));
 	snprintf(path, sizeof(path), "%.200s/in", base);
 	NEED(mkdir(path, 0755));
 	mount_own();
+	/* of what was made just now */
+	NEED(read(watching, events, sizeof(events)));
 }
 
 /* We are a copy of the box outside of us still: what it has mounted is given to us. */
@@ -235,6 +269,7 @@ static void judge_mnt(void)
 	snprintf(path, sizeof(path), "%.*s/file", (int)(strlen(own) - strlen("/own")), own);
 	CHECK(!stat(path, &st) && st.st_uid == 33 && st.st_gid == 44 && st.st_size == 10,
 	      "%s belongs to %u:%u", path, st.st_uid, st.st_gid);
+	judge_watch();
 	CHECK(!umount(own), "its own mount stays: %s", strerror(errno));
 	mount_own();
 	if (!given[0] || given_users == self->users)
