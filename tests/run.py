@@ -9,10 +9,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from lib import context, proc, report  # pylint: disable=wrong-import-position
+from lib import context, proc, report, tables  # pylint: disable=wrong-import-position
 
-STAGES = ("lint", "build", "unit", "cli", "inventory", "scenario", "boxes", "switch_off", "groups", "clocks",
-          "refuse", "border", "image", "plugin", "fault", "kill", "apps")
+STAGES = ("lint", "build", "unit", "cli", "inventory", "scenario", "boxes", "verify", "switch_off",
+          "groups", "clocks", "refuse", "border", "image", "plugin", "fault", "kill", "apps")
 # whatever is chosen, it is run on what the sources say now
 BUILDS = ("build/release", "build/sanitize")
 
@@ -28,8 +28,21 @@ def arguments():
                         help="programs that are too large for every run, too: more rounds, a browser")
     parser.add_argument("--seed", type=int, default=1,
                         help="for random choices; another one looks elsewhere")
+    parser.add_argument("--repeat", type=int, metavar="N",
+                        help="each N times, and count; all nested namespaces unless --stage says more")
+    parser.add_argument("--switch-off", action="store_true",
+                        help="what notices that a feature is off: printed, and written to docs/switch-off.md")
     parser.add_argument("--list", action="store_true", help="print the names and run nothing")
     return parser.parse_args()
+
+
+def chosen(args):
+    """The stages to run."""
+    if args.stage:
+        return args.stage
+    if args.switch_off:
+        return ("build", "switch_off")
+    return ("build", "boxes") if args.repeat else STAGES
 
 
 def main():
@@ -41,9 +54,9 @@ def main():
     proc.become_subreaper()
     proc.own_ipc_namespace()
     run = context.Context(args.build, args.quick, args.seed, args.apps)
-    results = report.Report(args.only)
+    results = report.Report(args.only, args.repeat or 1)
     print(f"seed {args.seed}", flush=True)
-    for stage in args.stage or STAGES:
+    for stage in chosen(args):
         module = importlib.import_module(f"stages.{stage}")
         for name, function in module.tests(run):
             if args.list:
@@ -53,7 +66,13 @@ def main():
         if stage == "build" and any(name == "build/release" for name in results.failed):
             print("without a build there is nothing to test")
             break
-    return 0 if args.list else results.summary()
+    if args.list:
+        return 0
+    if args.repeat:
+        tables.repeats(results)
+    if args.switch_off:
+        tables.switch_off(run, results)
+    return results.summary()
 
 
 if __name__ == "__main__":

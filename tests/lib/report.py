@@ -64,8 +64,10 @@ class Test:
 class Report:
     """The whole run."""
 
-    def __init__(self, only=None):
-        self.only = only
+    def __init__(self, only=None, repeat=1):
+        self.only, self.repeat = only, repeat
+        self.notes = {}  # {name: what a test that passed said}
+        self.counts = {}  # {name: [runs, passes]}
         self.passed = 0
         self.failed = []
         self.skipped = []
@@ -79,6 +81,11 @@ class Report:
         `always` does not ask whether it is wanted."""
         if not always and not self.wanted(name):
             return
+        for _ in range(1 if always else self.repeat):
+            self.run_once(name, function, quiet)
+
+    def run_once(self, name, function, quiet):
+        """Runs it and records how it ends."""
         test = Test(name)
         begin = time.monotonic()
         verdict, why = "ok", ""
@@ -99,6 +106,10 @@ class Report:
 
     def record(self, test, verdict, why, seconds, quiet):
         """Prints one line a test, more if it failed."""
+        count = self.counts.setdefault(test.name, [0, 0])
+        count[0] += verdict != "skip"
+        count[1] += verdict == "ok"
+        self.notes[test.name] = why
         if not quiet or verdict != "ok":
             print(f"{verdict:4} {test.name} ({seconds:.1f} s){': ' + why if why else ''}",
                   flush=True)

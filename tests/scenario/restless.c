@@ -8,6 +8,8 @@
 #include "victim.h"
 
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -230,6 +232,13 @@ static void new_groups(void)
 	MUST(syscall(SYS_setgroups, 1, &group));
 }
 
+static void new_filter(void)
+{
+	struct sock_filter code = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+	struct sock_fprog program = { 1, &code };
+	MUST(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program));
+}
+
 static const struct change {
 	const char *name;
 	void (*make)(void);
@@ -269,6 +278,7 @@ static const struct change {
 	{ "no-new-privileges", no_new_privileges, "NoNewPrivs" },
 	{ "capabilities", fewer_capabilities, "CapBnd" },
 	{ "groups", new_groups, "Groups" },
+	{ "filter", new_filter, "Seccomp" },
 };
 
 enum { CHANGES = sizeof(changes) / sizeof(*changes) };

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: MIT
+"""Tables of a run that are kept in docs/: they are written by the run itself, never by hand."""
+import re
+
+from lib.context import SOURCE
+
+REPEATS = ("<!-- repeats: written by scripts/test --repeat -->", "<!-- end of repeats -->")
+
+
+def without_numbers(text):
+    """What noticed, but for pids and addresses, which are others in each run."""
+    text = re.sub(r"0x[0-9a-f]+|\b[0-9a-f]{8,}(-[0-9a-f]{8,})?\b|\d+", "N", text)
+    text = re.sub(r"\s+", " ", text.partition(" -> ")[0]).replace("|", "/")
+    return text[:90].strip()
+
+
+def put(path, text):
+    """Writes a file if it changes."""
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
+
+
+def switch_off(context, results):
+    """docs/switch-off.md, if every feature was tried."""
+    rows = []
+    for name, note in sorted(results.notes.items()):
+        words = name.split("/")
+        if words[0] == "switch-off" and len(words) == 3 and name not in results.failed:
+            rows.append(f"| `{words[1]}` | {words[2]} | {without_numbers(note)} |")
+    table = ["| feature | scenario | what noticed |", "| --- | --- | --- |", *rows]
+    print("\n".join(table))
+    if results.failed or results.only:
+        print("not written to docs/switch-off.md: it is for complete runs in which nothing failed")
+        return
+    put(context.source / "docs" / "switch-off.md",
+        "<!-- SPDX-License-Identifier: MIT -->\n# What notices that a feature is off\n\n"
+        "Written by `sudo scripts/test --switch-off`. Each feature is switched off, and its loss allowed,\n"
+        "in the scenario that is named; a dump without permission was refused before. `restored` is what\n"
+        "the inventory saw from outside, `check` what the restored program said of itself. N stands for a\n"
+        "number.\n\n"
+        + "\n".join(table) + "\n")
+
+
+def repeats(results):
+    """The section of docs/compatibility.md, if nothing was left out."""
+    rows = [f"| {name} | {runs} | {passes} |" for name, (runs, passes) in sorted(results.counts.items())
+            if not name.startswith("build/")]
+    table = ["| scenario | runs | passes |", "| --- | --- | --- |", *rows]
+    print("\n".join(table))
+    if results.only:
+        return
+    path = SOURCE / "docs" / "compatibility.md"
+    text = path.read_text(encoding="utf-8")
+    if REPEATS[0] not in text:
+        text = text.replace("\n## Times\n", f"\n## Repeats\n\n{REPEATS[0]}\n{REPEATS[1]}\n\n## Times\n")
+    head, _, tail = text.partition(REPEATS[0])
+    put(path, "\n".join([head + REPEATS[0], "", *table, "", REPEATS[1]]) + tail.partition(REPEATS[1])[2])
