@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "net.h"
 
@@ -321,4 +322,36 @@ void net_links_refuse(struct net_job *job)
 		net_refuse(job, "bridge-vlan", "a bridge that filters VLANs");
 	for (size_t i = 0; i < job->net->n_links; i++)
 		refuse_link(job, job->net->links[i]);
+}
+
+/* ---- restore: carriers ---------------------------------------------------------------- */
+
+static int on_carrier(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
+{
+	const struct ifinfomsg *info = nlmsg_data(h);
+
+	(void)err;
+	*(bool *)arg |= info->ifi_flags & IFF_UP && info->ifi_flags & IFF_LOWER_UP &&
+			!(info->ifi_flags & IFF_RUNNING);
+	return 0;
+}
+
+#define CARRIER_LOOKS	 200
+#define CARRIER_PAUSE_US 10000
+
+/* The kernel takes notice of a carrier up to a second later (linkwatch). */
+int net_links_await(struct net_job *job, struct ckpt_error *err)
+{
+	const struct ifinfomsg all = { .ifi_family = AF_UNSPEC };
+	const struct net_request q = { RTM_GETLINK, 0, &all, sizeof(all) };
+
+	for (int i = 0; i < CARRIER_LOOKS; i++) {
+		bool pending = false;
+		int r = net_dump(job, &q, on_carrier, &pending, err);
+
+		if (r < 0 || !pending)
+			return r;
+		usleep(CARRIER_PAUSE_US);
+	}
+	return 0;
 }

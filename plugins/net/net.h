@@ -61,6 +61,8 @@ int net_links_read(struct net_job *job, struct ckpt_error *err);
 void net_links_refuse(struct net_job *job);
 int net_links_make(struct net_job *job, struct ckpt_error *err);
 int net_links_up(struct net_job *job, struct ckpt_error *err);
+/* Until each link that has a carrier is known to have it, or for a while. */
+int net_links_await(struct net_job *job, struct ckpt_error *err);
 /* Is it one of the attributes that a link of the kind, or a port of a bridge, is set by? */
 bool net_link_attribute_ok(const char *kind, uint32_t type);
 #define NET_BRIDGE_PORT "port"

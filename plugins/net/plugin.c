@@ -182,7 +182,9 @@ static int settle(struct ckpt_run *run, struct ckpt_ns *ns, struct ckpt_error *e
 
 static int make_routes(struct net_job *job, struct ckpt_error *err)
 {
-	return net_entries_make(job, false, err);
+	int r = net_entries_make(job, false, err);
+
+	return r < 0 ? r : net_links_await(job, err);
 }
 
 /* The other ends of pairs are up by now, and what depends on a carrier can be had. */

@@ -138,10 +138,12 @@ int main(int argc, char **argv)
 		inside(ready[1]);
 	}
 	MUST(read(ready[0], &c, 1));
+	/* without IPv6, which takes a while to find its address */
 	snprintf(command, sizeof(command),
 		 "ip link add %s type veth peer name eth0 netns %d && ip link set %s master %s up "
 		 "&& "
-		 "nsenter -t %d -n sh -c 'ip link set lo up && ip addr add 198.18.%u.2/24 dev eth0 "
+		 "nsenter -t %d -n sh -c 'echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6; ip "
+		 "link set lo up && ip addr add 198.18.%u.2/24 dev eth0 "
 		 "&& "
 		 "ip link set eth0 address 02:00:00:00:07:02 up && ip route add default via "
 		 "198.18.%u.1'",

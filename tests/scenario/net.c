@@ -18,6 +18,11 @@
 #include "victim.h"
 
 #define PORT 4711
+/* The kernel takes notice of a carrier a while later, and makes what goes with it then. */
+#define SETTLED                                                                                \
+	"until [ $(ip -6 route show table all | grep -c '^multicast ff00::/8 dev') = "         \
+	"$(($(ip -o link show up | wc -l) - 1)) ] && ! ip -o link show up | grep -q NO-CARR; " \
+	"do sleep 0.01; done"
 
 /* Addresses of links made from now on are of use at once. */
 #define NO_WAIT                                           \
@@ -63,8 +68,22 @@ static void run(const char *command)
 
 static void remember(int who)
 {
+	run(SETTLED);
 	for (size_t i = 0; i < sizeof(looks) / sizeof(*looks); i++)
 		seen[who][i] = look(looks[i]);
+}
+
+/* From the line on that differs first. */
+static void tell(int who, size_t i, const char *now, char *failure, size_t size)
+{
+	const char *was = seen[who][i];
+	size_t same = 0;
+
+	for (size_t at = 0; was[at] && was[at] == now[at]; at++)
+		if (was[at] == '\n')
+			same = at + 1;
+	snprintf(failure, size, "namespace %d: %s was\n%.300s\nis\n%.300s", who, looks[i],
+		 was + same, now + same);
 }
 
 /* What is seen must be what was seen. */
@@ -75,8 +94,7 @@ static void judge(int who, char *failure, size_t size)
 		char *now = look(looks[i]);
 
 		if (strcmp(now, seen[who][i]) != 0 && !failure[0])
-			snprintf(failure, size, "namespace %d: %s was\n%s\nis\n%s", who, looks[i],
-				 seen[who][i], now);
+			tell(who, i, now, failure, size);
 		free(now);
 	}
 }

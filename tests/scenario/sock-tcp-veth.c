@@ -25,6 +25,9 @@
 #define NO_WAIT                                           \
 	"echo 0 >/proc/sys/net/ipv6/conf/all/accept_dad;" \
 	"echo 0 >/proc/sys/net/ipv6/conf/default/accept_dad;"
+#define SETTLED                                                                               \
+	"until ip -6 route show table all | grep -q '^multicast ff00::/8 dev v' && ip -6 -o " \
+	"addr show scope link | grep -q ' fe80:'; do sleep 0.01; done"
 #define FULL (1 << 20)
 
 enum { QUIET, DATA, WINDOW, SIX, HALF, CLOSED, N };
@@ -255,6 +258,10 @@ int main(int argc, char **argv)
 		 "nsenter -t %d -n ip -6 addr add fd00:71::2/64 dev v2 nodad && "
 		 "nsenter -t %d -n ip link set v2 up",
 		 child, child, child, child);
+	run(command);
+	/* the kernel takes notice of a carrier a while later, and makes what goes with it then */
+	run(SETTLED);
+	snprintf(command, sizeof(command), "nsenter -t %d -n sh -c \"" SETTLED "\"", child);
 	run(command);
 	listener = listen_at(AF_INET);
 	listener6 = listen_at(AF_INET6);
