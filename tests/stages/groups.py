@@ -42,7 +42,7 @@ def failed(context, test):
     """A restore that fails later leaves none."""
     victim, image, _, groups, _ = saved(context, test)
     victim.pid = 0
-    command = [str(context.tool("fault")), "-n", "2", "-e", "11", "-s", "ptrace", "-o",
+    command = [str(context.tool("fault")), "-n", "1", "-e", "12", "-s", "process_vm_writev", "-o",
                str(test.dir / "fault"), "--", context.ckpt().binary, "restore", "-D", str(image), "-d"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
                           check=False, cwd="/")
