@@ -80,7 +80,11 @@ static pthread_t spinner;
 static void start_spinning(void)
 {
 	atomic_store(&stop_spinning, false);
+	atomic_store(&spun, false);
 	MUST_ZERO(pthread_create(&spinner, NULL, spin, NULL));
+	/* until then its id is another's */
+	while (!atomic_load(&spun))
+		sched_yield();
 }
 
 /* pthread_join() waits on the futex that the kernel clears before the thread is gone. */
