@@ -158,7 +158,8 @@ static int find_again(struct stage *s, struct ckpt_error *err)
 			continue;
 		mnt_bytes(&rec->point, point, sizeof(point));
 		fd = open_tree(AT_FDCWD, point, OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
-		if (fd < 0)
+		/* what another locked one hides has no path, and is what it was made to be */
+		if (fd < 0 && errno != ENOENT && errno != ENOTDIR)
 			return ckpt_fail_sys(err, errno, "open_tree(2) of %s", point);
 		close(s->made->mounts[i]);
 		s->made->mounts[i] = fd;
