@@ -100,6 +100,12 @@ def message(box):
     box.call("ipc", "msgrcv", queue, room, ctypes.c_size_t(16), ctypes.c_long(0), IPC_NOWAIT)
 
 
+def nicer(box):
+    """Another one, whatever the suite has itself."""
+    now = os.getpriority(os.PRIO_PROCESS, box.pid)
+    os.setpriority(os.PRIO_PROCESS, box.pid, now + 1 if now < 19 else 18)
+
+
 # {what is changed: (how, what verify must say)}; none is taken back, each image has those before it
 CHANGES = {
     "host name": (lambda box: box.shell("-u", "echo other >/proc/sys/kernel/hostname"), r"^uts\."),
@@ -118,7 +124,7 @@ CHANGES = {
                 r"^net\."),
     "mtu": (lambda box: box.inside(["-n"], "ip", "link", "set", "lo", "mtu", "9000"), r"^net\."),
     "setting": (lambda box: box.shell("-n", "echo 1 >/proc/sys/net/ipv4/ip_forward"), r"^net\."),
-    "niceness": (lambda box: os.setpriority(os.PRIO_PROCESS, box.pid, 3), r"^task\."),
+    "niceness": (nicer, r"^task\."),
     "limit": (lambda box: resource.prlimit(box.pid, resource.RLIMIT_NOFILE, (99, 999)), r"^task\."),
     "oom score": (lambda box: box.write("oom_score_adj", "77"), r"^task\."),
     "stopped": (lambda box: os.kill(box.pid, 19), r"^(task|pid)\."),
