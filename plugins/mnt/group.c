@@ -46,7 +46,7 @@ static int member(const struct groups *g, uint32_t group)
 	for (size_t i = 0; i < g->made->n_mounts; i++) {
 		const Ckpt__Mnt__Mount *rec = mount_at(g, i);
 
-		if (g->done[i] && rec->peers == group &&
+		if (g->done[i] && g->made->mounts[i] >= 0 && rec->peers == group &&
 		    (best < 0 || rec->root.len < mount_at(g, (size_t)best)->root.len))
 			best = (int)i;
 	}
@@ -106,8 +106,14 @@ static int join(struct groups *g, size_t i, struct ckpt_error *err)
 	const Ckpt__Mnt__Mount *rec = mount_at(g, i);
 	const int to = g->made->mounts[i];
 	bool slave;
-	int from = source_of(g, i, &slave, err), r = 0;
+	int from, r = 0;
 
+	/* out of reach below locked ones: what would arrive there nobody could see */
+	if (to < 0) {
+		g->done[i] = true;
+		return 0;
+	}
+	from = source_of(g, i, &slave, err);
 	if (from < -1)
 		return from;
 	if (from >= 0)

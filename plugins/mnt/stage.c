@@ -146,7 +146,18 @@ static int copy_as_owner(const struct stage *s, struct ckpt_error *err)
 	return unshare(CLONE_NEWNS) ? ckpt_fail_sys(err, errno, "unshare(2) by its owner") : 0;
 }
 
-/* Those laid out by us are gone with our own copy: the same ones in the owner's. */
+static bool same_root(int a, int b)
+{
+	struct stat x, y;
+
+	return !fstat(a, &x) && !fstat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/*
+ * Those laid out by us are gone with our own copy: the same ones in the owner's. What
+ * another locked one hides has no path, or that of the other, and will never be seen
+ * again: it is what it was made to be, and left at that.
+ */
 static int find_again(struct stage *s, struct ckpt_error *err)
 {
 	for (size_t i = 0; i < s->made->n_mounts; i++) {
@@ -158,9 +169,12 @@ static int find_again(struct stage *s, struct ckpt_error *err)
 			continue;
 		mnt_bytes(&rec->point, point, sizeof(point));
 		fd = open_tree(AT_FDCWD, point, OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
-		/* what another locked one hides has no path, and is what it was made to be */
 		if (fd < 0 && errno != ENOENT && errno != ENOTDIR)
 			return ckpt_fail_sys(err, errno, "open_tree(2) of %s", point);
+		if (fd >= 0 && !same_root(fd, s->made->mounts[i])) {
+			close(fd);
+			fd = -1;
+		}
 		close(s->made->mounts[i]);
 		s->made->mounts[i] = fd;
 	}
