@@ -4,6 +4,9 @@
  * has something of the tree's in his hands.
  */
 #include <errno.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "engine/run.h"
 #include "process/set.h"
@@ -16,9 +19,8 @@ static void add_to_all(const struct proc_set *ps, uint32_t by)
 					   __ATOMIC_SEQ_CST);
 }
 
-int ckpt_hold_tree(struct ckpt_run *run)
+static int hold(const struct proc_set *ps)
 {
-	const struct proc_set *ps = run_procs(run);
 	uint32_t died = 0;
 
 	/* an agent looks the other way round: at the owner, then at the hold */
@@ -34,7 +36,41 @@ int ckpt_hold_tree(struct ckpt_run *run)
 	return -ESRCH;
 }
 
-void ckpt_unhold_tree(struct ckpt_run *run)
+static int hold_and_run(struct ckpt_run *run, int (*fn)(void *arg), void *arg)
 {
-	add_to_all(run_procs(run), (uint32_t)-1);
+	const struct proc_set *ps = run_procs(run);
+	int r = hold(ps);
+
+	if (r < 0)
+		return r;
+	r = fn(arg);
+	add_to_all(ps, (uint32_t)-1);
+	return r;
+}
+
+int ckpt_run_holding(struct ckpt_run *run, int (*fn)(void *arg), void *arg, const char *what,
+		     struct ckpt_error *err)
+{
+	sigset_t all, before;
+	int status, r;
+	pid_t pid;
+
+	/* signals of ckpt's terminal leave the child alone */
+	sigfillset(&all);
+	sigprocmask(SIG_BLOCK, &all, &before);
+	pid = fork();
+	if (!pid) {
+		setsid(); /* who kills all of our process group leaves it alone too */
+		_exit(-hold_and_run(run, fn, arg));
+	}
+	sigprocmask(SIG_SETMASK, &before, NULL);
+	if (pid < 0)
+		return ckpt_fail_sys(err, errno, "fork(2)");
+	do
+		r = waitpid(pid, &status, 0);
+	while (r < 0 && errno == EINTR);
+	if (r < 0 || !WIFEXITED(status))
+		return ckpt_fail(err, EPROTO, "the reader of %s was killed", what);
+	return WEXITSTATUS(status) ? ckpt_fail_sys(err, WEXITSTATUS(status), "reading %s", what)
+				   : 0;
 }

@@ -93,12 +93,13 @@ CKPT_API int ckpt_kcmp_file(const struct ckpt_task *a, int fda, const struct ckp
 CKPT_API int ckpt_kcmp(const struct ckpt_task *a, const struct ckpt_task *b, int type);
 
 /*
- * dump, for a child of the engine's that has something of the tree's in hand (input that it has
- * taken out and will put back): until the child gives it free, the tree does not go on though the
- * engine is killed. Fails if it goes on already. To be called by the child; nothing is allocated.
+ * dump, verify: run `fn` in a child that has something of the tree's in hand for a moment (input
+ * that it takes out and puts back). The child goes on if the engine is killed, and the tree does
+ * not go on until it has ended. `fn` returns 0 or a negative errno, allocates nothing, and says
+ * what it finds in memory that is mapped MAP_SHARED. `what` is for messages: "a terminal's queues".
  */
-CKPT_API int ckpt_hold_tree(struct ckpt_run *run);
-CKPT_API void ckpt_unhold_tree(struct ckpt_run *run);
+CKPT_API int ckpt_run_holding(struct ckpt_run *run, int (*fn)(void *arg), void *arg,
+			      const char *what, struct ckpt_error *err);
 
 /* ---- registers beyond the general ones ------------------------------------ */
 

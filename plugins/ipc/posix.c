@@ -6,12 +6,10 @@
  */
 #include <dirent.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 
 #include "posix.h"
 
@@ -186,27 +184,35 @@ int ipc_survey_mqueues(struct ckpt_run *run, const struct ckpt_ns *ns, struct ck
 	return r < 0 ? r : 0;
 }
 
-/* ---- messages
- * ------------------------------------------------------------------------------------ */
+/* ---- messages ------------------------------------------------------------------------- */
 
 struct copy {
-	int error;
 	uint32_t n;
 	struct {
 		uint32_t length, priority;
 	} head[]; /* room for all; then the texts, and room for the longest */
 };
 
-static void take_and_give_back(int fd, uint32_t n, size_t longest, struct copy *c)
-{
-	char *texts = (char *)&c->head[n], *at = texts;
+struct reading {
+	int fd;
+	uint32_t n;
+	size_t longest;
+	struct copy *copy;
+};
 
-	for (; c->n < n; c->n++) {
-		ssize_t len = syscall(SYS_mq_timedreceive, fd, at, longest, &c->head[c->n].priority,
-				      NULL);
+static int take_and_give_back(void *arg)
+{
+	const struct reading *q = arg;
+	struct copy *c = q->copy;
+	char *texts = (char *)&c->head[q->n], *at = texts;
+	int r = 0;
+
+	for (; c->n < q->n; c->n++) {
+		ssize_t len = syscall(SYS_mq_timedreceive, q->fd, at, q->longest,
+				      &c->head[c->n].priority, NULL);
 
 		if (len < 0) {
-			c->error = errno;
+			r = -errno;
 			break;
 		}
 		c->head[c->n].length = (uint32_t)len;
@@ -214,35 +220,12 @@ static void take_and_give_back(int fd, uint32_t n, size_t longest, struct copy *
 	}
 	at = texts;
 	for (uint32_t i = 0; i < c->n; i++) {
-		if (syscall(SYS_mq_timedsend, fd, at, c->head[i].length, c->head[i].priority, NULL))
-			c->error = errno;
+		if (syscall(SYS_mq_timedsend, q->fd, at, c->head[i].length, c->head[i].priority,
+			    NULL))
+			r = -errno;
 		at += c->head[i].length;
 	}
-}
-
-/* Signals of ckpt's terminal, and whoever ends it, leave the child alone. */
-static int in_child(int fd, uint32_t n, size_t longest, struct copy *c, struct ckpt_error *err)
-{
-	sigset_t all, before;
-	int status, r;
-	pid_t pid;
-
-	sigfillset(&all);
-	sigprocmask(SIG_BLOCK, &all, &before);
-	pid = fork();
-	if (!pid) {
-		take_and_give_back(fd, n, longest, c);
-		_exit(0);
-	}
-	sigprocmask(SIG_SETMASK, &before, NULL);
-	if (pid < 0)
-		return ckpt_fail_sys(err, errno, "fork(2)");
-	do
-		r = waitpid(pid, &status, 0);
-	while (r < 0 && errno == EINTR);
-	if (r < 0 || status)
-		return ckpt_fail(err, EPROTO, "the reader of a message queue was killed");
-	return c->error ? ckpt_fail_sys(err, c->error, "messages of a queue") : 0;
+	return r;
 }
 
 struct texts {
@@ -259,8 +242,8 @@ static void texts_free(struct texts *t)
 	free(t->list);
 }
 
-static int read_messages(const struct ipc_mqueue *q, Ckpt__Ipc__Mqueue *rec, struct texts *t,
-			 struct ckpt_error *err)
+static int read_messages(struct ckpt_run *run, const struct ipc_mqueue *q, Ckpt__Ipc__Mqueue *rec,
+			 struct texts *t, struct ckpt_error *err)
 {
 	const uint32_t n = (uint32_t)rec->n_letters;
 	unsigned long long bytes;
@@ -280,7 +263,9 @@ static int read_messages(const struct ipc_mqueue *q, Ckpt__Ipc__Mqueue *rec, str
 	t->list = calloc(n, sizeof(*t->list));
 	if (!t->items || !t->list)
 		return ckpt_fail_sys(err, ENOMEM, "%u messages", n);
-	r = in_child(q->fd, n, rec->longest, t->copy, err);
+	r = ckpt_run_holding(run, take_and_give_back,
+			     &(struct reading){ q->fd, n, rec->longest, t->copy },
+			     "a message queue", err);
 	at = (char *)&t->copy->head[n];
 	for (uint32_t i = 0; i < n && r == 0; i++) {
 		ckpt__ipc__letter__init(&t->items[i]);
@@ -318,7 +303,7 @@ int ipc_put_mqueue(struct ckpt_run *run, struct ipc_mqueue *q, struct ckpt_error
 	rec.most = (uint32_t)attr.mq_maxmsg;
 	rec.longest = (uint32_t)attr.mq_msgsize;
 	rec.n_letters = (size_t)attr.mq_curmsgs;
-	r = read_messages(q, &rec, &t, err);
+	r = read_messages(run, q, &rec, &t, err);
 	if (r < 0)
 		return ckpt_wrap(err, "message queue /%s", q->name);
 	ckpt_count(run, "POSIX message queues", 1);

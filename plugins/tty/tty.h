@@ -167,7 +167,6 @@ bool tty_termios_locked(int fd);
 enum tty_stop { TTY_GOES_ON, TTY_STOPPED_BY_CALL, TTY_STOPPED_BY_KEY };
 
 struct tty_waiting {
-	int error; /* positive errno */
 	bool canonical;
 	enum tty_stop stopped; /* output: TCOOFF, or Ctrl-S */
 	uint32_t n_output, n_input, n_lines;

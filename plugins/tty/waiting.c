@@ -8,12 +8,10 @@
 #include <asm/termbits.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 
 #include "tty.h"
 
@@ -88,45 +86,18 @@ int tty_waiting_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, int 
 
 /* ---- collect -------------------------------------------------------------------------- */
 
-static void both(struct ckpt_run *run, int master, int slave, struct tty_waiting *w)
+struct both {
+	int master, slave;
+	struct tty_waiting *w;
+};
+
+static int both(void *arg)
 {
-	int r = ckpt_hold_tree(run), put;
+	struct both *b = arg;
+	int r = tty_take(b->master, b->slave, b->w);
+	int put = tty_put(b->master, b->slave, b->w, b->w->stopped != TTY_GOES_ON);
 
-	if (r) {
-		w->error = -r;
-		return;
-	}
-	r = tty_take(master, slave, w);
-	put = tty_put(master, slave, w, w->stopped != TTY_GOES_ON);
-	ckpt_unhold_tree(run);
-	w->error = -(r ? r : put);
-}
-
-/* Signals of ckpt's terminal leave the child alone. */
-static int in_child(struct ckpt_run *run, int master, int slave, struct tty_waiting *w,
-		    struct ckpt_error *err)
-{
-	sigset_t all, before;
-	int status, r;
-	pid_t pid;
-
-	sigfillset(&all);
-	sigprocmask(SIG_BLOCK, &all, &before);
-	pid = fork();
-	if (!pid) {
-		setsid(); /* who kills all of our process group leaves it alone too */
-		both(run, master, slave, w);
-		_exit(0);
-	}
-	sigprocmask(SIG_SETMASK, &before, NULL);
-	if (pid < 0)
-		return ckpt_fail_sys(err, errno, "fork(2)");
-	do
-		r = waitpid(pid, &status, 0);
-	while (r < 0 && errno == EINTR);
-	if (r < 0 || status)
-		return ckpt_fail(err, EPROTO, "the reader of a terminal's queues was killed");
-	return w->error ? ckpt_fail_sys(err, w->error, "reading a terminal's queues") : 0;
+	return r ? r : put;
 }
 
 /*
@@ -215,7 +186,8 @@ int tty_waiting_collect(struct ckpt_run *run, int master, int slave, Ckpt__Tty__
 	w = mmap(NULL, sizeof(*w), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (w == MAP_FAILED)
 		return ckpt_fail_sys(err, errno, "mmap(2)");
-	r = in_child(run, master, own, w, err);
+	r = ckpt_run_holding(run, both, &(struct both){ master, own, w }, "a terminal's queues",
+			     err);
 	/* a line that was only begun does not show in the survey */
 	snprintf(object, sizeof(object), "pts/%u: a line that was begun", rec->id);
 	if (!r && !queue && rest_of(w))
