@@ -4,6 +4,8 @@
  * asking for data, and pages of zeros are left out: what is written again is as
  * sparse as it can be, whatever the filesystem counts as data.
  */
+#include <ckpt/huge.h>
+
 #include "internal.h"
 
 #include <fcntl.h>
@@ -253,8 +255,8 @@ static int copy_extent(int pages, int fd, const Ckpt__Fd__Extent *e, uint64_t si
 
 		if (got <= 0)
 			return ckpt_fail_sys(err, got ? errno : EIO, "reading the page file");
-		if (fd_is_huge(fd)) {
-			int r = fd_huge_write(fd, buf, (size_t)got, e->offset + done, err);
+		if (ckpt_is_huge(fd)) {
+			int r = ckpt_huge_write(fd, buf, (size_t)got, e->offset + done, err);
 
 			if (r)
 				return r;

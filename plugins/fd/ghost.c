@@ -4,6 +4,8 @@
  * O_TMPFILE, memfds. Saved with all they hold, once, and opened by as many
  * descriptions as there were.
  */
+#include <ckpt/huge.h>
+
 #include "internal.h"
 
 #include <fcntl.h>
@@ -120,7 +122,8 @@ static int memfd_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, str
 		return ckpt_fail_sys(err, errno, "fstatfs(2)");
 	/* fallocate(2) sets sizes that ftruncate(2) refuses */
 	if (fs.f_type != TMPFS_MAGIC &&
-	    (fs.f_type != HUGETLBFS_MAGIC || fs.f_bsize != FD_HUGE || f->st.st_size % FD_HUGE))
+	    (fs.f_type != HUGETLBFS_MAGIC || fs.f_bsize != CKPT_HUGE_PAGE ||
+	     f->st.st_size % CKPT_HUGE_PAGE))
 		return fd_refuse(run, f, "memfd",
 				 "of huge pages only those of 2 MiB are saved, and whole ones",
 				 "let the program close it, or allow the loss");
@@ -170,7 +173,7 @@ static int put_ghost(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	rec.mtime_ns = st.st_mtim.tv_sec * 1000000000LL + st.st_mtim.tv_nsec;
 	rec.dev = st.st_dev;
 	rec.ino = st.st_ino;
-	rec.huge = fd_is_huge(fd);
+	rec.huge = ckpt_is_huge(fd);
 	rec.seals = is_memfd(f) ? (uint32_t)fcntl(f->fd, F_GET_SEALS) : 0;
 	r = is_memfd(f) ? 0 : fd_place_mnt(run, f, &rec.mnt, err);
 	if (!r)
@@ -210,7 +213,7 @@ static int check_ghost(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, struct ck
 	int r;
 
 	if (!g->n_ends || g->ends[0] != g->id || g->seals & ~(uint32_t)SEALS_OK ||
-	    (g->huge && g->size % FD_HUGE))
+	    (g->huge && g->size % CKPT_HUGE_PAGE))
 		return ckpt_fail_image(err, "file %u is not valid", g->id);
 	for (size_t i = 0; i < g->n_ends; i++) {
 		const Ckpt__Fd__GhostEnd *e = ckpt_record_by_id(run, "fd.ghost-end", g->ends[i]);

@@ -10,6 +10,8 @@
 #include <string.h>
 #include <sys/sysmacros.h>
 
+#include <ckpt/huge.h>
+
 #include "mem.h"
 
 static void map_files_path(const struct mem_vma *v, char buf[64])
@@ -166,7 +168,7 @@ static int open_ghost(struct mem_state *st, struct mem_file *f, int dir, const c
 	s.fd = openat(dir, link, O_RDONLY | O_CLOEXEC);
 	if (s.fd < 0)
 		return ckpt_fail_sys(err, errno, "opening %s", f->path);
-	s.huge = mem_is_huge(s.fd);
+	s.huge = ckpt_is_huge(s.fd);
 	seals = fcntl(s.fd, F_GET_SEALS);
 	f->seals = seals < 0 ? 0 : (uint32_t)seals;
 	return mem_shared_add(st, &s, &f->content, err);

@@ -12,6 +12,8 @@
 #include <string.h>
 #include <sys/uio.h>
 
+#include <ckpt/huge.h>
+
 #include "mem.h"
 
 /* Small enough for the second-level cache. */
@@ -242,14 +244,14 @@ static int write_huge(const struct mem_portion *p, const struct iovec *to, const
 	int r = 0;
 
 	for (size_t i = 0; i < p->n && !r; buf += to[i++].iov_len)
-		r = mem_huge_write(p->fd, buf, to[i].iov_len, (uintptr_t)to[i].iov_base, err);
+		r = ckpt_huge_write(p->fd, buf, to[i].iov_len, (uintptr_t)to[i].iov_base, err);
 	return r;
 }
 
 static int write_object(const struct mem_portion *p, const struct iovec *to, const char *buf,
 			struct ckpt_error *err)
 {
-	if (mem_is_huge(p->fd))
+	if (ckpt_is_huge(p->fd))
 		return write_huge(p, to, buf, err);
 	for (size_t i = 0; i < p->n; i++)
 		for (size_t done = 0; done < to[i].iov_len;) {

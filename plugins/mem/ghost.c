@@ -11,6 +11,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <ckpt/huge.h>
+
 #include "mem.h"
 
 #ifndef MFD_EXEC
@@ -174,7 +176,7 @@ int mem_ghost_plan(struct ckpt_run *run, const struct mem_image *im, const mem_f
 
 	if (f->ghost > MEM_DELETED || !s || f->mode & ~07777u || f->seals & ~0x3fu ||
 	    f->size > INT64_MAX || s->size < f->size || strlen(f->path) >= PATH_MAX ||
-	    (s->huge && (f->ghost != MEM_MEMFD || f->size % MEM_HUGE)))
+	    (s->huge && (f->ghost != MEM_MEMFD || f->size % CKPT_HUGE_PAGE)))
 		return ckpt_fail_image(err, "file %u: its description is wrong", f->id);
 	if (s->open) {
 		open = open_too(run, f->dev, f->ino);

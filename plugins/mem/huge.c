@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Memory of huge page pools: is there enough of it, and how it is written to from outside. */
-#include <fcntl.h>
-#include <linux/magic.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/vfs.h>
+/* Memory of huge page pools: is there enough of it? */
+#include <ckpt/huge.h>
 
 #include "mem.h"
 
@@ -13,15 +8,15 @@
 static uint64_t stored_in(const uint64_t *start, const uint64_t *pages, size_t n, uint64_t from,
 			  uint64_t to)
 {
-	uint64_t count = 0, next = from / MEM_HUGE;
+	uint64_t count = 0, next = from / CKPT_HUGE_PAGE;
 
 	for (size_t i = 0; i < n; i++) {
 		uint64_t first = start[i] * MEM_PAGE, end = first + pages[i] * MEM_PAGE;
 
 		if (end <= from || first >= to)
 			continue;
-		first = (first < from ? from : first) / MEM_HUGE;
-		end = ((end > to ? to : end) + MEM_HUGE - 1) / MEM_HUGE;
+		first = (first < from ? from : first) / CKPT_HUGE_PAGE;
+		end = ((end > to ? to : end) + CKPT_HUGE_PAGE - 1) / CKPT_HUGE_PAGE;
 		if (first < next)
 			first = next;
 		if (end > first) {
@@ -67,7 +62,7 @@ static uint64_t needed(const struct mem_image *im)
 					 stored_in(g->again, g->agains, g->n_again, v->start,
 						   v->end);
 			else
-				count += (v->end - v->start) / MEM_HUGE;
+				count += (v->end - v->start) / CKPT_HUGE_PAGE;
 		}
 	}
 	for (size_t i = 0; i < im->n_shared; i++) {
@@ -77,60 +72,12 @@ static uint64_t needed(const struct mem_image *im)
 			continue;
 		count += mem_is_noreserve(im, o->id)
 				 ? stored_in(o->start, o->pages, o->n_start, 0, o->size)
-				 : o->size / MEM_HUGE;
+				 : o->size / CKPT_HUGE_PAGE;
 	}
 	return count;
 }
 
-static uint64_t pool(const char *name)
-{
-	char path[96];
-	unsigned long long n = 0;
-	CKPT_AUTO_FILE FILE *f = NULL;
-
-	snprintf(path, sizeof(path), "/sys/kernel/mm/hugepages/hugepages-2048kB/%s", name);
-	f = fopen(path, "re");
-	return f && fscanf(f, "%llu", &n) == 1 ? n : 0;
-}
-
 int mem_huge_plan(struct ckpt_run *run, const struct mem_image *im)
 {
-	uint64_t need = needed(im), there, taken;
-
-	/* while the tree is there it has them */
-	if (!need || ckpt_plan_only(run))
-		return 0;
-	there = pool("free_hugepages") + pool("nr_overcommit_hugepages");
-	taken = pool("resv_hugepages") + pool("surplus_hugepages");
-	if (taken > there)
-		taken = there;
-	if (there - taken >= need)
-		return 0;
-	return ckpt_unmet(run, CKPT_EXIT_FAILED, "raise /proc/sys/vm/nr_hugepages",
-			  "%llu huge pages of 2 MiB are needed, and %llu are free",
-			  (unsigned long long)need, (unsigned long long)(there - taken));
-}
-
-bool mem_is_huge(int fd)
-{
-	struct statfs fs;
-
-	return !fstatfs(fd, &fs) && fs.f_type == HUGETLBFS_MAGIC;
-}
-
-int mem_huge_write(int fd, const void *buf, size_t len, uint64_t at, struct ckpt_error *err)
-{
-	const uint64_t from = at / MEM_HUGE * MEM_HUGE;
-	const size_t size = (size_t)((at + len + MEM_HUGE - 1) / MEM_HUGE * MEM_HUGE - from);
-	char *to;
-
-	/* pages that are missing are an error here, and would be a SIGBUS below */
-	if (fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)from, (off_t)size))
-		return ckpt_fail_sys(err, errno, "huge pages of a pool");
-	to = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)from);
-	if (to == MAP_FAILED)
-		return ckpt_fail_sys(err, errno, "mmap of huge pages");
-	memcpy(to + (at - from), buf, len);
-	munmap(to, size);
-	return 0;
+	return ckpt_huge_need(run, needed(im), "the tree's memory");
 }

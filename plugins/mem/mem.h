@@ -32,9 +32,7 @@ enum { MEM_REC_FILE = 1, MEM_REC_SPACE, MEM_REC_VMAS, MEM_REC_PAGES, MEM_REC_SHA
 #define MEM_SPECIAL	 CKPT__MEM__KIND__SPECIAL
 #define MEM_EXTENSION	 CKPT__MEM__KIND__EXTENSION
 
-#define MEM_PAGE 4096ull
-/* The only size of huge pages that is saved. */
-#define MEM_HUGE       (2048ull << 10)
+#define MEM_PAGE       4096ull
 #define MEM_PAGES_NAME "mem"
 /* The end of user space with four and with five levels of page tables. */
 #define MEM_TASK_SIZE	   ((1ull << 47) - MEM_PAGE)
@@ -460,11 +458,6 @@ void mem_sink_free(struct mem_sink *k);
 int mem_map_flags(const mem_vma_rec *v);
 /* Is a shared object mapped without a reservation? */
 bool mem_is_noreserve(const struct mem_image *im, uint32_t object);
-
-/* Is it a file of the pool of 2 MiB pages? */
-bool mem_is_huge(int fd);
-/* Write to a file of such a pool, which knows no write(2). */
-int mem_huge_write(int fd, const void *buf, size_t len, uint64_t at, struct ckpt_error *err);
 
 /* Are there as many huge pages as the tasks of this image need? */
 int mem_huge_plan(struct ckpt_run *run, const struct mem_image *im);

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/syscall.h>
 
+#include <ckpt/huge.h>
+
 #include "mem.h"
 
 struct plan {
@@ -190,7 +192,7 @@ static int plan_shared(struct plan *p, const mem_shared_rec *s, struct ckpt_erro
 	struct runs runs = { s->start, s->pages, s->n_start, s->offset };
 
 	if ((!s->size && !p->im->ghost[s->id - 1]) || !aligned(s->size) ||
-	    s->size > MEM_TASK_SIZE_LA57 || (s->huge && s->size % MEM_HUGE))
+	    s->size > MEM_TASK_SIZE_LA57 || (s->huge && s->size % CKPT_HUGE_PAGE))
 		return ckpt_fail_image(err, "shared memory %u: bad size %llu", s->id, LLX(s->size));
 	return check_runs(p, "shared memory", s->id, &runs, s->n_pages, s->size / MEM_PAGE, err);
 }
@@ -245,7 +247,7 @@ static int check_vma(const struct plan *p, const mem_vma_rec *v, uint64_t floor,
 	    v->flags & ~(uint32_t)MEM_ATTRS)
 		return ckpt_fail_image(err, "mapping %llx has flags that are not known",
 				       LLX(v->start));
-	if (v->flags & MEM_HUGETLB && ((v->start | v->end | v->offset) % MEM_HUGE ||
+	if (v->flags & MEM_HUGETLB && ((v->start | v->end | v->offset) % CKPT_HUGE_PAGE ||
 				       v->flags & (MEM_GROWSDOWN | MEM_DROPPABLE)))
 		return ckpt_fail_image(err, "mapping %llx cannot be of huge pages", LLX(v->start));
 	if (!aligned(v->offset) || v->offset > INT64_MAX - (v->end - v->start))

@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <ckpt/huge.h>
+
 #include "mem.h"
 
 struct survey {
@@ -208,7 +210,7 @@ static int classify_huge_file(struct survey *s, struct mem_vma *v, struct ckpt_e
 {
 	int r = classify_file(s, v, err);
 
-	if (!r && !v->left_out && s->st->files[v->object - 1].st.st_size % MEM_HUGE)
+	if (!r && !v->left_out && s->st->files[v->object - 1].st.st_size % CKPT_HUGE_PAGE)
 		v->left_out = !refuse_huge(s, v, "its size is no multiple of a huge page's",
 					   "let the program set another size");
 	return r;
@@ -221,7 +223,7 @@ static int classify_huge(struct survey *s, struct mem_vma *v, struct ckpt_error 
 
 	v->kind = MEM_PRIVATE_ANON;
 	v->object = 0;
-	if (v->huge_size != MEM_HUGE)
+	if (v->huge_size != CKPT_HUGE_PAGE)
 		v->left_out = !refuse(s, v, "hugetlb-size", "only huge pages of 2 MiB are saved",
 				      "let the program use pages of 2 MiB (MAP_HUGE_2MB)");
 	else if (!anon && (!v->shared || strncmp(v->path, "/memfd:", 7) != 0))
