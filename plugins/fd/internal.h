@@ -283,10 +283,17 @@ bool fd_below_proc(const struct ckpt_fd_found *f);
 /* Is it below /sys? Then it is the kind `sysfs`'s. */
 bool fd_below_sys(const struct ckpt_fd_found *f);
 
+/*
+ * restore: open what a record leads to, by the detached mount or by the path in the mount
+ * namespace; -EIO if it is of another type than it was.
+ */
+int fd_open_saved(struct ckpt_run *run, uint32_t mnt, const Ckpt__Fd__Detached *detached,
+		  const ProtobufCBinaryData *path, int flags, uint32_t type,
+		  struct ckpt_error *err);
+
 /* ---- content of files without a name ------------------------------------------------ */
 
 #define FD_PAGE		4096ULL
-#define FD_HUGE		(2 << 20)
 #define FD_DELETED_MARK " (deleted)"
 
 /* Is it a deleted file, one of O_TMPFILE, or a memfd? Then its name says nothing. */
@@ -303,10 +310,8 @@ int fd_content_restore(struct ckpt_run *run, int fd, const Ckpt__Fd__Ghost *g,
 		       struct ckpt_error *err);
 int fd_xattrs_restore(int fd, const Ckpt__Fd__Ghost *g, struct ckpt_error *err);
 
-/* Is it a file of a pool of huge pages? */
-bool fd_is_huge(int fd);
+/* Are there as many huge pages as it needs? */
 int fd_huge_plan(struct ckpt_run *run, const Ckpt__Fd__Ghost *g);
-int fd_huge_write(int fd, const void *buf, size_t len, uint64_t at, struct ckpt_error *err);
 
 /* ---- locks -------------------------------------------------------------------------- */
 

@@ -83,22 +83,10 @@ static int opath_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 static int opath_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, struct ckpt_error *err)
 {
 	const Ckpt__Fd__Opath *rec = ckpt_record_need(run, "fd.o-path", slot->file, err);
-	char buf[PATH_MAX];
-	const char *path = rec ? fd_image_path(&rec->path, buf, sizeof(buf)) : NULL;
-	CKPT_AUTO_FD int fd = -1;
-	struct stat st;
 
-	if (!path)
-		return ckpt_fail_image(err, "open file %u has no path", slot->file);
-	fd = rec->detached
-		     ? fd_detached_open(run, rec->detached, path, (slot->flags & FLAGS_OK) | O_PATH,
-					err)
-		     : ckpt_open_in(run, rec->mnt, path, (slot->flags & FLAGS_OK) | O_PATH, 0, err);
-	if (fd < 0)
-		return fd;
-	if (fstat(fd, &st) || (st.st_mode & S_IFMT) != rec->type)
-		return ckpt_fail(err, EIO, "%s is no longer what it was", path);
-	return ckpt_steal_fd(&fd);
+	return rec ? fd_open_saved(run, rec->mnt, rec->detached, &rec->path,
+				   (slot->flags & FLAGS_OK) | O_PATH, rec->type, err)
+		   : -EBADMSG;
 }
 
 const struct ckpt_fd_kind fd_kind_opath = {

@@ -226,26 +226,33 @@ static int regular_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 	return 0;
 }
 
+int fd_open_saved(struct ckpt_run *run, uint32_t mnt, const Ckpt__Fd__Detached *detached,
+		  const ProtobufCBinaryData *path, int flags, uint32_t type, struct ckpt_error *err)
+{
+	char buf[PATH_MAX];
+	const char *text = fd_image_path(path, buf, sizeof(buf));
+	CKPT_AUTO_FD int fd = -1;
+	struct stat st;
+
+	if (!text)
+		return ckpt_fail_image(err, "an open file has no path");
+	fd = detached ? fd_detached_open(run, detached, text, flags, err)
+		      : ckpt_open_in(run, mnt, text, flags, 0, err);
+	if (fd < 0)
+		return ckpt_wrap(err, "flags %#o", flags);
+	if (fstat(fd, &st) || (st.st_mode & S_IFMT) != type)
+		return ckpt_fail(err, EIO, "%s is no longer what it was", text);
+	return ckpt_steal_fd(&fd);
+}
+
 static int regular_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 			struct ckpt_error *err)
 {
 	const Ckpt__Fd__Regular *rec = ckpt_record_need(run, "fd.regular", slot->file, err);
-	char buf[PATH_MAX];
-	const char *path = rec ? fd_image_path(&rec->path, buf, sizeof(buf)) : NULL;
-	CKPT_AUTO_FD int fd = -1;
-	struct stat st;
 
-	if (!path)
-		return ckpt_fail_image(err, "open file %u has no path", slot->file);
-	fd = rec->detached
-		     ? fd_detached_open(run, rec->detached, path, slot->flags & FD_OPEN_FLAGS, err)
-		     : ckpt_open_in(run, rec->mnt, path, (slot->flags & FD_OPEN_FLAGS) | O_NOCTTY,
-				    0, err);
-	if (fd < 0)
-		return ckpt_wrap(err, "flags %#o", slot->flags);
-	if (fstat(fd, &st) || (st.st_mode & S_IFMT) != rec->type)
-		return ckpt_fail(err, EIO, "%s is no longer what it was", path);
-	return ckpt_steal_fd(&fd);
+	return rec ? fd_open_saved(run, rec->mnt, rec->detached, &rec->path,
+				   (slot->flags & FD_OPEN_FLAGS) | O_NOCTTY, rec->type, err)
+		   : -EBADMSG;
 }
 
 const struct ckpt_fd_kind fd_kind_regular = {

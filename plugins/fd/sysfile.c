@@ -106,19 +106,10 @@ static int sysfs_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 static int sysfs_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, struct ckpt_error *err)
 {
 	const Ckpt__Fd__Sysfile *rec = ckpt_record_need(run, "fd.sysfs", slot->file, err);
-	char buf[PATH_MAX];
-	const char *path = rec ? fd_image_path(&rec->path, buf, sizeof(buf)) : NULL;
-	CKPT_AUTO_FD int fd = -1;
-	struct stat st;
 
-	if (!path)
-		return ckpt_fail_image(err, "open file %u has no path", slot->file);
-	fd = ckpt_open_in(run, rec->mnt, path, slot->flags & FLAGS_OK, 0, err);
-	if (fd < 0)
-		return ckpt_wrap(err, "flags %#o", slot->flags);
-	if (fstat(fd, &st) || (st.st_mode & S_IFMT) != rec->type)
-		return ckpt_fail(err, EIO, "%s is no longer what it was", path);
-	return ckpt_steal_fd(&fd);
+	return rec ? fd_open_saved(run, rec->mnt, NULL, &rec->path, slot->flags & FLAGS_OK,
+				   rec->type, err)
+		   : -EBADMSG;
 }
 
 const struct ckpt_fd_kind fd_kind_sysfs = {
