@@ -192,10 +192,12 @@ static int open_own(struct ckpt_run *run, const Ckpt__Ipc__Mqueue *rec, struct c
 		return dir;
 	name_of(rec, name);
 	fd = openat(dir, name, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+	if (fd < 0 && errno == ENOENT)
+		return -ENOENT;
 	if (fd < 0 || fstat(fd, &s) || syscall(SYS_mq_getsetattr, fd, NULL, &attr))
-		return -errno;
-	if (s.st_uid != rec->uid || attr.mq_maxmsg != (long)rec->most ||
-	    attr.mq_msgsize != (long)rec->longest)
+		return ckpt_fail_sys(err, errno, "message queue /%s", name);
+	if (s.st_uid != rec->uid || s.st_gid != rec->gid || (s.st_mode & 07777) != rec->mode ||
+	    attr.mq_maxmsg != (long)rec->most || attr.mq_msgsize != (long)rec->longest)
 		return ckpt_fail(err, EEXIST, "message queue /%s is another one by now", name);
 	r = ipc_mqueue_outside(run, s.st_dev, s.st_ino, who, sizeof(who), err);
 	if (r)
@@ -225,7 +227,7 @@ static int check(struct ckpt_run *run, const Ckpt__Ipc__Mqueue *rec, struct ckpt
 
 	if (!is_ipc(ns) || !is_name(&rec->name) || rec->mode & ~07777U || !rec->most ||
 	    rec->most > MOST_LETTERS || !rec->longest || rec->longest > LONGEST ||
-	    rec->n_letters > rec->most)
+	    rec->n_letters > rec->most || rec->uid == UINT32_MAX || rec->gid == UINT32_MAX)
 		return ckpt_fail_image(err, "message queue %u", rec->id);
 	for (size_t i = 0; i < rec->n_letters; i++) {
 		const Ckpt__Ipc__Letter *l = rec->letters[i];

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/syscall.h>
+#include <time.h>
 
 #include "posix.h"
 
@@ -24,7 +25,7 @@ int ipc_open_queues(struct ckpt_error *err)
 
 	/* a kernel without them */
 	if (fs < 0 && errno == ENODEV)
-		return -ENODEV;
+		return ckpt_fail(err, ENODEV, "this kernel has no POSIX message queues");
 	if (fs >= 0 && fsconfig(fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
 		mount = fsmount(fs, FSMOUNT_CLOEXEC, 0);
 	if (mount >= 0)
@@ -86,6 +87,8 @@ static int look(void *arg, struct ckpt_error *err)
 	struct stat s;
 	int r = 0;
 
+	if (fd == -ENODEV)
+		*err = (struct ckpt_error){ 0 };
 	if (fd < 0)
 		return fd == -ENODEV ? 0 : fd;
 	more = realloc(st->roots, (st->n_roots + 1) * sizeof(*more));
@@ -196,9 +199,25 @@ struct copy {
 struct reading {
 	int fd;
 	uint32_t n;
-	size_t longest;
+	size_t longest, room; /* for all texts */
 	struct copy *copy;
 };
+
+/*
+ * Memory for it may be short for a moment, and whoever else has the queue open may have
+ * filled it: not forever, for the tree stands still meanwhile.
+ */
+static int give_back(int fd, const char *text, uint32_t length, uint32_t priority)
+{
+	const struct timespec nap = { .tv_nsec = 1000000 };
+
+	for (int ms = 0; syscall(SYS_mq_timedsend, fd, text, length, priority, NULL); ms++) {
+		if (ms == 5000 || (errno != ENOMEM && errno != EAGAIN))
+			return -errno;
+		nanosleep(&nap, NULL);
+	}
+	return 0;
+}
 
 static int take_and_give_back(void *arg)
 {
@@ -207,7 +226,7 @@ static int take_and_give_back(void *arg)
 	char *texts = (char *)&c->head[q->n], *at = texts;
 	int r = 0;
 
-	for (; c->n < q->n; c->n++) {
+	for (; c->n < q->n && (size_t)(at - texts) + q->longest <= q->room; c->n++) {
 		ssize_t len = syscall(SYS_mq_timedreceive, q->fd, at, q->longest,
 				      &c->head[c->n].priority, NULL);
 
@@ -220,12 +239,12 @@ static int take_and_give_back(void *arg)
 	}
 	at = texts;
 	for (uint32_t i = 0; i < c->n; i++) {
-		if (syscall(SYS_mq_timedsend, q->fd, at, c->head[i].length, c->head[i].priority,
-			    NULL))
-			r = -errno;
+		int put = give_back(q->fd, at, c->head[i].length, c->head[i].priority);
+
+		r = r ? r : put;
 		at += c->head[i].length;
 	}
-	return r;
+	return r || c->n == q->n ? r : -EMSGSIZE;
 }
 
 struct texts {
@@ -263,9 +282,10 @@ static int read_messages(struct ckpt_run *run, const struct ipc_mqueue *q, Ckpt_
 	t->list = calloc(n, sizeof(*t->list));
 	if (!t->items || !t->list)
 		return ckpt_fail_sys(err, ENOMEM, "%u messages", n);
-	r = ckpt_run_holding(run, take_and_give_back,
-			     &(struct reading){ q->fd, n, rec->longest, t->copy },
-			     "a message queue", err);
+	r = ckpt_run_holding(
+		run, take_and_give_back,
+		&(struct reading){ q->fd, n, rec->longest, bytes + rec->longest, t->copy },
+		"a message queue", err);
 	at = (char *)&t->copy->head[n];
 	for (uint32_t i = 0; i < n && r == 0; i++) {
 		ckpt__ipc__letter__init(&t->items[i]);

@@ -170,13 +170,13 @@ static int ask_set(struct holder *h, int *out, struct ckpt_error *err)
 			r = question(h, out, err);
 		if (r == 0)
 			r = ipc_read_set(h->run, h->set, after, err);
-		/* removed since, or not this task's to change */
-		if (r == -EINVAL || r == -EIDRM || r == -EACCES)
+		if (r < 0)
 			return r;
-		if (r == 0 && !memcmp(before, after, h->set->n * sizeof(*before)))
+		if (!memcmp(before, after, h->set->n * sizeof(*before)))
 			return 0;
 	}
-	return r < 0 ? r : -EBUSY;
+	return ckpt_fail(err, EBUSY, "semaphores %d are in use by others all the time",
+			 h->set->number);
 }
 
 static int put(const struct holder *h, const int *found, Ckpt__Ipc__Undo *rec,
