@@ -213,6 +213,15 @@ static SPAWN_PART void finish_script(const struct rescue_thread *t)
 		sys6(SYS_nanosleep, (int64_t)(uintptr_t)&nap, 0, 0, 0, 0, 0);
 }
 
+/* Somebody who outlives the engine works on the tree; bounded, for he may be killed too. */
+static SPAWN_PART void wait_for_hold(const struct agent_header *h)
+{
+	const struct timespec nap = { 0, 1000000 };
+
+	for (int ms = 0; __atomic_load_n(&h->hold, __ATOMIC_SEQ_CST) && ms < 10000; ms++)
+		sys6(SYS_nanosleep, (int64_t)(uintptr_t)&nap, 0, 0, 0, 0, 0);
+}
+
 static SPAWN_PART void rescue(struct rescue *r)
 {
 	struct agent_header *header = r->header;
@@ -226,6 +235,7 @@ static SPAWN_PART void rescue(struct rescue *r)
 			t->held = wait_for(t->tid, PTRACE_CONT, false);
 		}
 	}
+	wait_for_hold(header);
 	/* the one that unmaps the segment is the last to leave it */
 	for (size_t i = 0; i < r->n; i++)
 		if (!r->threads[i].last)
