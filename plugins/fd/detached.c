@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Files that are open through a mount which is in no namespace any more (or not yet): taken
- * off lazily, left behind by pivot_root(2), made by open_tree(2). If ckpt sees the filesystem
+ * Files that are open through a mount which is in no namespace any more: taken off lazily,
+ * left behind by pivot_root(2). One that open_tree(2) made cannot be told from these, and
+ * cannot be attached any more afterwards: if it could, so could what a sandbox has taken
+ * off, without the flags that keep it read-only. If ckpt sees the filesystem
  * elsewhere, the same part of it is mounted again, for those descriptors alone: by a mount of
  * ckpt's own, a directory would have a way up.
  */
