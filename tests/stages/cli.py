@@ -5,6 +5,7 @@ import subprocess
 
 from lib import ckpt as codes
 from lib import inventory, proc
+from lib.context import command
 from lib.report import expect
 from lib.victim import Victim
 
@@ -158,10 +159,13 @@ def unprivileged(context, test):
     victim = Victim(test, context.scenario("mem-basic"))
     image = test.dir / "image"
     context.ckpt().dump(test, victim.pid, image, "-R")
-    command = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups",
-               context.ckpt().binary]
+    # the checkout may be where only root can look
+    command(test, "cmake", "--install", context.build(), "--prefix", test.dir / "usr")
+    test.dir.chmod(0o755)
+    nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups",
+              str(test.dir / "usr" / "sbin" / "ckpt")]
     for args in (("dump", "-t", str(victim.pid), "-D", "/tmp/ckpt-nobody"), ("check",)):
-        code, out, err = run_command([*command, *args])
+        code, out, err = run_command([*nobody, *args])
         test.log(f"{args}: {code} {out} {err}")
         if args[0] == "dump":
             expect(code == codes.PRIVILEGE, f"{args} ended with {code}: {err}")
