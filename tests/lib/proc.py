@@ -113,9 +113,18 @@ def exists(pid):
 
 
 def wait_gone(pids, seconds=20.0):
-    """Waits until none of the pids exists."""
-    wait_until(f"processes {sorted(pids)} are still there",
-               lambda: not any(exists(pid) for pid in pids), seconds)
+    """Waits until none of the pids exists. The first process of a pid namespace goes when all are gone
+    that were in it: those that ended up with us, too."""
+    def gone():
+        reap()
+        return not any(exists(pid) for pid in pids)
+    try:
+        wait_until("", gone, seconds)
+    except Timeout as late:
+        left = {pid: stat_fields(pid) for pid in pids}
+        states = [f"{pid} ({stat[0]}, {stat[1][0]}, child of {stat[1][1]})"
+                  for pid, stat in left.items() if stat]
+        raise Timeout(f"after {seconds:g} s still there: {', '.join(states)}") from late
 
 
 def kill_tree(root):
