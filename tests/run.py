@@ -69,9 +69,9 @@ def main():
     if args.list:
         return 0
     if args.repeat:
-        tables.repeats(results)
+        tables.repeats(results, args.stage)
     if args.switch_off:
-        tables.switch_off(run, results)
+        tables.switch_off(run, results, args.stage)
     return results.summary()
 
 

@@ -20,16 +20,16 @@ def put(path, text):
         path.write_text(text, encoding="utf-8")
 
 
-def switch_off(context, results):
+def switch_off(context, results, chosen):
     """docs/switch-off.md, if every feature was tried."""
     rows = []
     for name, note in sorted(results.notes.items()):
         words = name.split("/")
-        if words[0] == "switch-off" and len(words) == 3 and name not in results.failed:
+        if words[0] == "switch-off" and len(words) == 3 and name not in results.failed + results.skipped:
             rows.append(f"| `{words[1]}` | {words[2]} | {without_numbers(note)} |")
     table = ["| feature | scenario | what noticed |", "| --- | --- | --- |", *rows]
     print("\n".join(table))
-    if results.failed or results.only:
+    if results.failed or results.only or chosen:
         print("not written to docs/switch-off.md: it is for complete runs in which nothing failed")
         return
     put(context.source / "docs" / "switch-off.md",
@@ -41,13 +41,14 @@ def switch_off(context, results):
         + "\n".join(table) + "\n")
 
 
-def repeats(results):
-    """The section of docs/compatibility.md, if nothing was left out."""
+def repeats(results, chosen):
+    """The section of docs/compatibility.md, if nothing was left out; what failed is counted there."""
     rows = [f"| {name} | {runs} | {passes} |" for name, (runs, passes) in sorted(results.counts.items())
             if not name.startswith("build/")]
     table = ["| scenario | runs | passes |", "| --- | --- | --- |", *rows]
     print("\n".join(table))
-    if results.only:
+    if results.only or chosen:
+        print("not written to docs/compatibility.md: it is for complete runs")
         return
     path = SOURCE / "docs" / "compatibility.md"
     text = path.read_text(encoding="utf-8")
