@@ -21,12 +21,16 @@ class Outside:
 
     @staticmethod
     def look():
-        """Everything that has a name: files in memory, our mounts, segments of our ipc namespace."""
+        """Everything that has a name: files in memory, our mounts, segments of our ipc namespace, and
+        what ckpt lets hold packets back."""
         mounts = {f"mount {line.split()[4]}" for line in proc.read("/proc/self/mountinfo").splitlines()}
         segments = {f"System V segment {line.split()[1]}"
                     for line in proc.read("/proc/sysvipc/shm").splitlines()[1:]}
+        rules = subprocess.run(["/usr/sbin/nft", "list", "tables"], capture_output=True, text=True,
+                               check=False)
+        tables = {line for line in rules.stdout.splitlines() if " ckpt-" in line}
         # directories there are somebody's work
-        return mounts | segments | {entry.path for entry in os.scandir("/dev/shm")
+        return mounts | segments | tables | {entry.path for entry in os.scandir("/dev/shm")
                                     if entry.is_file(follow_symlinks=False)}
 
     def left(self):
