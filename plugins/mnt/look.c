@@ -12,6 +12,9 @@
 
 #include "mnt.h"
 
+/* children of a mount that was looked at: never a leaf again */
+#define DONE (SIZE_MAX / 2)
+
 struct look {
 	struct mnt_state *st;
 	const struct ckpt_ns *ns;
@@ -32,6 +35,57 @@ static bool hangs_on(const struct mnt_mount *m, const struct mnt_mount *top)
 	while (m && m != top)
 		m = m->parent;
 	return m != NULL;
+}
+
+int mnt_mount_id(int dir, const char *name, uint64_t *id)
+{
+	struct statx sx;
+
+	if (statx(dir, name, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH, STATX_MNT_ID,
+		  &sx))
+		return -errno;
+	*id = sx.stx_mnt_id;
+	return 0;
+}
+
+/*
+ * Does the way to `m` lead into `n`? At each mount from which it goes on to the next one,
+ * or ends, another that is mounted on that may come before.
+ */
+static bool hides(const struct mnt_mount *n, const struct mnt_mount *m)
+{
+	const struct mnt_mount *next = m;
+
+	for (const struct mnt_mount *on = m; on; next = on, on = on->parent)
+		if (n->parent == on && n != next && mnt_path_below(next->m->point, n->m->point))
+			return true;
+	return false;
+}
+
+/* What hides it is looked at before, and taken off if it can be. */
+static bool has_to_wait(const struct mnt_state *st, const struct mnt_mount *m)
+{
+	for (size_t i = 0; i < st->n_mounts; i++)
+		if (st->mounts[i].ns == m->ns && st->mounts[i].children < DONE &&
+		    hides(&st->mounts[i], m))
+			return true;
+	return false;
+}
+
+/*
+ * Was it found as another one, from further up? A locked mount of the same filesystem that
+ * lies on top is all that the path of the one below leads to: the device alone tells nothing.
+ */
+static bool is_taken(const struct mnt_state *st, const struct mnt_mount *m, int fd)
+{
+	uint64_t id;
+
+	if (mnt_mount_id(fd, "", &id) < 0)
+		return true;
+	for (size_t i = 0; i < st->n_mounts; i++)
+		if (st->mounts[i].ns == m->ns && st->mounts[i].seen && st->mounts[i].copy == id)
+			return true;
+	return false;
 }
 
 /* Each umount(2) waits for all processors, so only what is in the way is taken off. */
@@ -64,13 +118,16 @@ static int take_off(const struct mnt_state *st, struct mnt_mount *m, struct ckpt
 static int look_at(const struct mnt_state *st, struct mnt_mount *m, struct ckpt_error *err)
 {
 	CKPT_AUTO_FD int fd = open(m->m->point, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	bool file;
 
 	/* below a locked one: nobody in there can ever see it */
-	if (fd < 0 || !same_filesystem(fd, m->m, &m->file)) {
+	if (fd < 0 || !same_filesystem(fd, m->m, &file) || is_taken(st, m, fd) ||
+	    mnt_mount_id(fd, "", &m->copy) < 0) {
 		m->locked = m->parent != NULL;
 		return 0;
 	}
 	m->seen = true;
+	m->file = file;
 	m->fd = ckpt_steal_fd(&fd);
 	if (m->fs->type && m->fs->type->shows == CKPT_NS_TYPES && !m->fs->asked && m->fs->probe < 0)
 		m->fs->probe = m->fd;
@@ -91,13 +148,12 @@ static int from_the_top(struct look *l, struct ckpt_error *err)
 			struct mnt_mount *m = &st->mounts[i];
 			int r;
 
-			if (m->ns != l->ns || m->children)
+			if (m->ns != l->ns || m->children || has_to_wait(st, m))
 				continue;
 			r = look_at(st, m, err);
 			if (r < 0)
 				return r;
-			/* done: never a leaf again */
-			m->children = SIZE_MAX / 2;
+			m->children = DONE;
 			if (m->parent)
 				m->parent->children--;
 			more = true;

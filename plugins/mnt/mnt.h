@@ -55,6 +55,7 @@ struct mnt_mount {
 	const struct ckpt_mount *m;
 	struct mnt_mount *parent; /* NULL: the root */
 	size_t children;	  /* while peeling */
+	uint64_t copy;		  /* STATX_MNT_ID, in the copy that is peeled */
 	struct mnt_fs *fs;
 	uint32_t attr;
 	bool top; /* the root of its namespace */
@@ -109,6 +110,9 @@ bool mnt_path_below(const char *path, const char *top);
 /* Locks, owners and roots of the mounts of one namespace, in a private copy of it (look.c). */
 int mnt_look(struct ckpt_run *run, struct mnt_state *st, const struct ckpt_ns *ns,
 	     struct ckpt_error *err);
+
+/* STATX_MNT_ID. */
+int mnt_mount_id(int dir, const char *name, uint64_t *id);
 
 /* ---- content (save.c, fill.c) --------------------------------------------------------- */
 

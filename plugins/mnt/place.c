@@ -17,16 +17,6 @@ struct place {
 	uint32_t gone_ns, gone; /* in /proc of that process, which has ended; 0, 0 */
 };
 
-static int mount_id(int fd, uint64_t *id)
-{
-	struct statx sx;
-
-	if (statx(fd, "", AT_EMPTY_PATH, STATX_MNT_ID, &sx))
-		return -errno;
-	*id = sx.stx_mnt_id;
-	return 0;
-}
-
 static bool same(const struct stat *a, const struct stat *b)
 {
 	return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
@@ -65,7 +55,7 @@ static int has_own_root(const struct ckpt_task *t)
 	struct stat sa, sb;
 
 	if (theirs < 0 || ours < 0 || fstat(theirs, &sa) || fstat(ours, &sb) ||
-	    mount_id(theirs, &a) < 0 || mount_id(ours, &b) < 0)
+	    mnt_mount_id(theirs, "", &a) < 0 || mnt_mount_id(ours, "", &b) < 0)
 		return -errno;
 	return a == b && same(&sa, &sb);
 }

@@ -299,17 +299,6 @@ static void behind_mount(const struct dirent *d, struct stat *st)
 			     .st_nlink = 1 };
 }
 
-static int mount_id(int dir, const char *name, uint64_t *id)
-{
-	struct statx sx;
-
-	if (statx(dir, name, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH, STATX_MNT_ID,
-		  &sx))
-		return -errno;
-	*id = sx.stx_mnt_id;
-	return 0;
-}
-
 static int by_name(const struct dirent **a, const struct dirent **b)
 {
 	return strcmp((*a)->d_name, (*b)->d_name);
@@ -327,7 +316,7 @@ static int entry(struct save *s, int dir, const struct dirent *d, uint32_t paren
 	int r;
 
 	if (fstatat(dir, d->d_name, &st, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT) ||
-	    mount_id(dir, d->d_name, &there) < 0)
+	    mnt_mount_id(dir, d->d_name, &there) < 0)
 		return ckpt_fail_sys(err, errno, "%s", d->d_name);
 	o.bare = there != mnt;
 	if (o.bare)
@@ -377,7 +366,7 @@ static int save_top(struct save *s, int dir, const char *root, struct ckpt_error
 		snprintf(name, sizeof(name), "%.*s", (int)len, root);
 		root += len;
 	}
-	if (r == 0 && (fstat(dir, &st) || mount_id(dir, "", &mnt) < 0))
+	if (r == 0 && (fstat(dir, &st) || mnt_mount_id(dir, "", &mnt) < 0))
 		r = ckpt_fail_sys(err, errno, "looking at it");
 	if (r == 0) {
 		struct object o = { dir, ".", name, parent, false };

@@ -4,6 +4,7 @@ says, and each of its processes judges itself. Each is saved and left running, t
 restored, twice over."""
 import subprocess
 
+from lib import ckpt as codes
 from lib import proc, roundtrip
 from lib.report import expect
 from lib.victim import Victim
@@ -51,42 +52,85 @@ def saved(context, test, spec, preset="release"):
     roundtrip.rounds(ckpt, test, victim, 2)
 
 
-# each level hides what the one before had there; of /sys there is more below on every machine
-HIDING = """
-mount -t tmpfs one /sys; mkdir /sys/in; exec unshare -Urm sh -c '
-mount -t tmpfs two /sys/in; mkdir /sys/in/in; exec unshare -Urm sh -c "
-mount -t tmpfs three /sys/in/in; exec sleep 99999"'
-"""
+# {name: locked mounts that others hide, as a shell makes them}
+HIDING = {
+    # each level hides what the one before had there; of /sys there is more below on every machine
+    "levels": """exec unshare -Urm sh -c '
+mount -t tmpfs one /sys; mkdir /sys/in; exec unshare -Urm sh -c "
+mount -t tmpfs two /sys/in; mkdir /sys/in/in; exec unshare -Urm sh -c \\"
+mount -t tmpfs three /sys/in/in; exec sleep 99999\\""'""",
+    # what is hidden receives, and so do those that are seen
+    "slave": """mount --make-rshared /; unshare -Urm --propagation slave sh -c '
+mount -t tmpfs one /sys; mkdir /sys/in; exec unshare -Urm --propagation slave sh -c "
+mount -t tmpfs two /sys/in; exec sleep 99999"' & wait""",
+    # the same twice at one place, of which the lower one receives
+    "twice": """mount --bind /usr /usr; mount --make-shared /usr; mount --bind /usr /usr
+mount --make-private /usr; unshare -Urm --propagation unchanged sleep 99999 & wait""",
+    # and the upper one
+    "twice-above": """mount --bind /usr /usr; mount --bind /usr /usr; mount --make-shared /usr
+unshare -Urm --propagation unchanged sleep 99999 & wait""",
+}
+
+# a part of a filesystem over the whole of it: what is in the rest nobody can tell
+PART = """mount -t tmpfs one /sys; mkdir /sys/sub; mount --bind /sys/sub /sys; exec unshare -Urm sleep 99999"""
 
 
 def mounts_of(pid):
-    """Its mounts but for their numbers and those of their devices."""
-    return [line.split()[3:] for line in proc.read(f"/proc/{pid}/mountinfo").splitlines()]
+    """Its mounts but for numbers. What others hide is there, but nobody can tell what it receives."""
+    lines = [line.split() for line in proc.read(f"/proc/{pid}/mountinfo").splitlines()]
+    parents = {line[1] for line in lines if line[4] != "/"}
+    found = []
+    for line in lines:
+        at = line.index("-")
+        groups = [word.split(":")[0] for word in line[6:at]]
+        found.append(line[3:6] + ([] if line[4].startswith("/sys") or line[0] in parents else groups)
+                     + line[at:])
+    return found
 
 
-def hidden(context, test):
-    """Locked mounts that no path leads to any more, as other locked ones lie on top of them."""
-    ckpt, image = context.ckpt(), test.dir / "image"
-    child = subprocess.Popen(["/usr/bin/unshare", "-Urm", "/bin/sh", "-c", HIDING], stdin=subprocess.DEVNULL,
+def sleeper(root):
+    """The process of the tree that sleeps; None: there is none yet."""
+    return next((pid for pid in proc.tree(root) if proc.read(f"/proc/{pid}/comm") == "sleep\n"), None)
+
+
+def hide(test, script):
+    """A tree with mounts that that script has made."""
+    child = subprocess.Popen(["/usr/bin/unshare", "-m", "/bin/sh", "-c", script], stdin=subprocess.DEVNULL,
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
                              cwd="/")
     child.returncode = 0
-    pid = child.pid
-    test.cleanup(lambda: proc.kill_tree(pid))
-    proc.wait_until("not built", lambda: proc.read(f"/proc/{pid}/comm") == "sleep\n", 60)
-    before = mounts_of(pid)
+    test.cleanup(lambda: proc.kill_tree(child.pid))
+    proc.wait_until("not built", lambda: sleeper(child.pid), 60)
+    return child.pid
+
+
+def hidden(context, test, script):
+    """Locked mounts that no path leads to any more, as other locked ones lie on top of them."""
+    ckpt, image = context.ckpt(), test.dir / "image"
+    pid = hide(test, script)
+    before = mounts_of(sleeper(pid))
     ckpt.dump(test, pid, image)
     proc.wait_gone([pid])
     pid = ckpt.restore(test, image)
-    expect(mounts_of(pid) == before, f"{mounts_of(pid)} was {before}")
-    ckpt.verify(test, image)
+    after = mounts_of(sleeper(pid))
+    expect(after == before, f"{after} was {before}")
+
+
+def hidden_part(context, test):
+    """Taken for what hides it, it would come back with other content."""
+    pid = hide(test, PART)
+    run = context.ckpt().dump(test, pid, test.dir / "image", "--json", code=codes.REFUSED)
+    blockers = [(item["object"], item["reason"]) for item in run.json()["blockers"]]
+    expect(blockers == [("/sys", "another mount hides it for good")], f"{blockers}")
 
 
 def tests(context):
     """One for each; what has everything runs with a ckpt under sanitizers too."""
     for name, spec in BOXES.items():
         yield f"boxes/{name}", lambda test, spec=spec: saved(context, test, spec)
-    yield "boxes/hidden", lambda test: hidden(context, test)
+    for name, script in HIDING.items():
+        yield f"boxes/hidden/{name}", lambda test, script=script: hidden(context, test, script)
+    yield "boxes/hidden/part", lambda test: hidden_part(context, test)
     if not context.quick:
         yield "boxes/sanitize/all-in-all", lambda test: saved(context, test, BOXES["all-in-all"],
                                                               "sanitize")
