@@ -146,21 +146,44 @@ static int copy_as_owner(const struct stage *s, struct ckpt_error *err)
 	return unshare(CLONE_NEWNS) ? ckpt_fail_sys(err, errno, "unshare(2) by its owner") : 0;
 }
 
-static bool same_root(int a, int b)
+/* Is `fd` a mount with the root of `b`, and not a directory within another one? */
+static bool same_root(int fd, int b)
 {
+	struct statx sx;
 	struct stat x, y;
 
-	return !fstat(a, &x) && !fstat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+	return !statx(fd, "", AT_EMPTY_PATH, 0, &sx) && sx.stx_attributes & STATX_ATTR_MOUNT_ROOT &&
+	       !fstat(fd, &x) && !fstat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* Two with the same root at one place: the path of both leads to the one that came last. */
+static int leave_to_last(struct stage *s, uint64_t *ids, size_t last, struct ckpt_error *err)
+{
+	int *mounts = s->made->mounts;
+
+	if (mnt_mount_id(mounts[last], "", &ids[last]) < 0)
+		return ckpt_fail_sys(err, errno, "statx(2) of a mount");
+	for (size_t i = 0; i < last; i++)
+		if (ids[i] == ids[last]) {
+			close(mounts[i]);
+			mounts[i] = -1;
+			ids[i] = 0;
+		}
+	return 0;
 }
 
 /*
- * Those laid out by us are gone with our own copy: the same ones in the owner's. What
- * another locked one hides has no path, or that of the other, and will never be seen
- * again: it is what it was made to be, and left at that.
+ * Those laid out by us are gone with our own copy: the same ones in the owner's, which may
+ * not look into all directories that lead there. What another locked one hides has no path,
+ * or that of the other, and will never be seen again: it is what it was made to be, and left
+ * at that.
  */
-static int find_again(struct stage *s, struct ckpt_error *err)
+static int find_again(void *arg, struct ckpt_error *err)
 {
-	for (size_t i = 0; i < s->made->n_mounts; i++) {
+	struct stage *s = arg;
+	CKPT_AUTO_FREE uint64_t *ids = calloc(s->made->n_mounts + 1, sizeof(*ids));
+
+	for (size_t i = 0; ids && i < s->made->n_mounts; i++) {
 		const Ckpt__Mnt__Mount *rec = mount_at(s, i);
 		char point[PATH_MAX];
 		int fd;
@@ -177,8 +200,10 @@ static int find_again(struct stage *s, struct ckpt_error *err)
 		}
 		close(s->made->mounts[i]);
 		s->made->mounts[i] = fd;
+		if (fd >= 0 && leave_to_last(s, ids, i, err) < 0)
+			return -err->err;
 	}
-	return 0;
+	return ids ? 0 : ckpt_fail(err, ENOMEM, "out of memory");
 }
 
 static int keep(struct stage *s, struct ckpt_error *err)
@@ -202,8 +227,6 @@ static int build(void *arg, struct ckpt_error *err)
 		r = lay_all(s, true, s->ns->owner->own, err);
 	if (r == 0 && s->locked_first)
 		r = copy_as_owner(s, err);
-	if (r == 0 && s->locked_first)
-		r = find_again(s, err);
 	return r < 0 ? r : keep(s, err);
 }
 
@@ -242,6 +265,9 @@ int mnt_stage(struct ckpt_run *run, struct mnt_made *made, struct ckpt_ns *ns,
 	s.locked_first = !ns->owner->own && has_locked(&s);
 	r = ckpt_ns_run(run, &place, build, &s, err);
 	ns->fd = s.fd;
+	place.ns[CKPT_NS_MNT] = ns;
+	if (r == 0 && s.locked_first)
+		r = ckpt_ns_run(run, &place, find_again, &s, err);
 	return r;
 }
 

@@ -69,7 +69,13 @@ mount --make-private /usr; unshare -Urm --propagation unchanged sleep 99999 & wa
     # and the upper one
     "twice-above": """mount --bind /usr /usr; mount --bind /usr /usr; mount --make-shared /usr
 unshare -Urm --propagation unchanged sleep 99999 & wait""",
+    # nothing lies on it, but its owner may not go there
+    "closed": """mount -t tmpfs one /sys; mkdir -p /sys/closed/in; mount --bind /usr /sys/closed/in
+chown 1000 /sys/closed; chmod 700 /sys/closed; exec unshare -Urm sleep 99999""",
 }
+
+# ckpt verify names them: what they receive nobody can tell them again
+PRIVATE = ("slave", "twice")
 
 # a part of a filesystem over the whole of it: what is in the rest nobody can tell
 PART = """mount -t tmpfs one /sys; mkdir /sys/sub; mount --bind /sys/sub /sys; exec unshare -Urm sleep 99999"""
@@ -104,16 +110,19 @@ def hide(test, script):
     return child.pid
 
 
-def hidden(context, test, script):
+def hidden(context, test, name):
     """Locked mounts that no path leads to any more, as other locked ones lie on top of them."""
     ckpt, image = context.ckpt(), test.dir / "image"
-    pid = hide(test, script)
+    pid = hide(test, HIDING[name])
     before = mounts_of(sleeper(pid))
     ckpt.dump(test, pid, image)
     proc.wait_gone([pid])
     pid = ckpt.restore(test, image)
     after = mounts_of(sleeper(pid))
     expect(after == before, f"{after} was {before}")
+    run = ckpt.verify(test, image, code=codes.DIFFERENT if name in PRIVATE else codes.OK)
+    differences = [line for line in run.out.splitlines() if line.startswith("mnt.")]
+    expect(all(line.endswith(" -> 0") and ": master: " in line for line in differences), f"{differences}")
 
 
 def hidden_part(context, test):
@@ -128,8 +137,8 @@ def tests(context):
     """One for each; what has everything runs with a ckpt under sanitizers too."""
     for name, spec in BOXES.items():
         yield f"boxes/{name}", lambda test, spec=spec: saved(context, test, spec)
-    for name, script in HIDING.items():
-        yield f"boxes/hidden/{name}", lambda test, script=script: hidden(context, test, script)
+    for name in HIDING:
+        yield f"boxes/hidden/{name}", lambda test, name=name: hidden(context, test, name)
     yield "boxes/hidden/part", lambda test: hidden_part(context, test)
     if not context.quick:
         yield "boxes/sanitize/all-in-all", lambda test: saved(context, test, BOXES["all-in-all"],
