@@ -31,13 +31,17 @@ static bool groups_known(const struct mnt_state *st, const struct mnt_mount *m)
 	       (!m->m->master || master_known(st, m));
 }
 
-/* Is somebody in the tree a member of the group that this one receives from? */
+/*
+ * Is somebody in the tree a member of the group that this one receives from? What others
+ * hide for good joins no group again: it is somebody for those only that do not either.
+ */
 static bool master_known(const struct mnt_state *st, const struct mnt_mount *m)
 {
 	if (host_has(m, m->m->master))
 		return true;
 	for (size_t i = 0; i < st->n_mounts; i++)
-		if (st->mounts[i].m->peers == m->m->master && groups_known(st, &st->mounts[i]))
+		if (st->mounts[i].m->peers == m->m->master && (st->mounts[i].seen || !m->seen) &&
+		    groups_known(st, &st->mounts[i]))
 			return true;
 	return false;
 }
@@ -242,6 +246,21 @@ static uint32_t group_name(struct groups *g, uint32_t group)
 	return (uint32_t)g->n;
 }
 
+static bool has_groups(struct ckpt_run *run, const struct mnt_state *st, const struct mnt_mount *m)
+{
+	return ckpt_feature_on(run, "propagation") && groups_known(st, m);
+}
+
+/* Those that do not come back are numbered after all others, which keep their numbers so. */
+static void name_groups(struct ckpt_run *run, const struct mnt_state *st, struct groups *g)
+{
+	for (size_t i = 0; i < st->n_mounts; i++)
+		if (st->mounts[i].seen && has_groups(run, st, &st->mounts[i])) {
+			group_name(g, st->mounts[i].m->peers);
+			group_name(g, st->mounts[i].m->master);
+		}
+}
+
 static ProtobufCBinaryData text(const char *s)
 {
 	return (ProtobufCBinaryData){ strlen(s), (uint8_t *)(uintptr_t)s };
@@ -265,7 +284,7 @@ static int put_mount(struct ckpt_run *run, const struct mnt_state *st, const str
 {
 	Ckpt__Mnt__Mount rec = CKPT__MNT__MOUNT__INIT;
 	Ckpt__Mnt__Inode gone = CKPT__MNT__INODE__INIT;
-	const bool groups = ckpt_feature_on(run, "propagation") && groups_known(st, m);
+	const bool groups = has_groups(run, st, m);
 
 	rec.id = m->id;
 	rec.rank = m->rank;
@@ -329,6 +348,7 @@ int mnt_collect(struct ckpt_run *run, struct ckpt_error *err)
 		if (r == 0 && m)
 			r = mnt_content_save(run, st, m, err);
 	}
+	name_groups(run, st, &g);
 	for (size_t i = 0; i < st->n_mounts && r == 0; i++)
 		if (st->mounts[i].id)
 			r = put_mount(run, st, &st->mounts[i], &g, err);

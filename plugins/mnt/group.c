@@ -60,7 +60,7 @@ static int open_hosts(struct groups *g, struct ckpt_error *err)
 		const Ckpt__Mnt__Mount *rec = mount_at(g, i);
 		char path[PATH_MAX];
 
-		if (!rec->host_peers && !rec->host_master)
+		if (g->done[i] || (!rec->host_peers && !rec->host_master))
 			continue;
 		g->hosts[i] = open_tree(AT_FDCWD, mnt_bytes(&rec->host_point, path, sizeof(path)),
 					OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
@@ -108,11 +108,6 @@ static int join(struct groups *g, size_t i, struct ckpt_error *err)
 	bool slave;
 	int from, r = 0;
 
-	/* out of reach below locked ones: what would arrive there nobody could see */
-	if (to < 0) {
-		g->done[i] = true;
-		return 0;
-	}
 	from = source_of(g, i, &slave, err);
 	if (from < -1)
 		return from;
@@ -147,7 +142,7 @@ static bool wants_any(const Ckpt__Mnt__Mount *rec)
 	return rec->peers || rec->master || rec->unbindable;
 }
 
-/* Groups that wait for each other leave their mounts private. */
+/* Groups that wait for each other: no dump writes that. */
 static int all_done(const struct groups *g, struct ckpt_error *err)
 {
 	for (size_t i = 0; i < g->made->n_mounts; i++)
@@ -213,7 +208,10 @@ int mnt_join_groups(struct ckpt_run *run, struct mnt_made *made, struct ckpt_err
 	g.hosts = malloc((made->n_mounts + 1) * sizeof(*g.hosts));
 	if (!g.done || !g.hosts)
 		return ckpt_fail(err, ENOMEM, "out of memory");
-	for (size_t i = 0; i < made->n_mounts; i++)
+	for (size_t i = 0; i < made->n_mounts; i++) {
 		g.hosts[i] = -1;
+		/* out of reach below locked ones: what would arrive there nobody could see */
+		g.done[i] = made->mounts[i] < 0;
+	}
 	return join_all(&g, err);
 }
