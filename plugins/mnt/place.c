@@ -47,6 +47,20 @@ static int locate(struct ckpt_run *run, const struct ckpt_task *t, const char *l
 	return 0;
 }
 
+/* One process at a time is brought back for a moment: two that have ended are one too many. */
+static int locate_both(struct ckpt_run *run, const struct ckpt_task *t, struct place *root,
+		       struct place *cwd, struct ckpt_error *err)
+{
+	int r = locate(run, t, "root", root, err);
+
+	if (r == 0)
+		r = locate(run, t, "cwd", cwd, err);
+	if (r == 0 && root->gone_ns && cwd->gone_ns &&
+	    (root->gone_ns != cwd->gone_ns || root->gone != cwd->gone))
+		cwd->gone_ns = 0;
+	return r;
+}
+
 static int has_own_root(const struct ckpt_task *t)
 {
 	CKPT_AUTO_FD int theirs = openat(t->procfd, "root", O_PATH | O_CLOEXEC);
@@ -103,15 +117,10 @@ static void refuse_lost(struct ckpt_run *run, const struct ckpt_task *t, const s
 static int survey_one(struct ckpt_run *run, const struct ckpt_task *t, struct ckpt_error *err)
 {
 	struct place root, cwd;
-	int r = locate(run, t, "root", &root, err);
+	int r = locate_both(run, t, &root, &cwd, err);
 
-	if (r == 0)
-		r = locate(run, t, "cwd", &cwd, err);
 	if (r < 0)
 		return has_left(run, r) ? 0 : r;
-	/* one process at a time is brought back for a moment */
-	if (root.gone_ns && cwd.gone_ns && (root.gone_ns != cwd.gone_ns || root.gone != cwd.gone))
-		cwd.gone_ns = 0;
 	refuse_lost(run, t, &root, "root directory");
 	refuse_lost(run, t, &cwd, "working directory");
 	return 0;
@@ -149,10 +158,8 @@ static int collect_one(struct ckpt_run *run, const struct ckpt_task *t, struct c
 {
 	Ckpt__Mnt__Place rec = CKPT__MNT__PLACE__INIT;
 	struct place root, cwd;
-	int r = locate(run, t, "root", &root, err);
+	int r = locate_both(run, t, &root, &cwd, err);
 
-	if (r == 0)
-		r = locate(run, t, "cwd", &cwd, err);
 	if (r < 0)
 		return r;
 	settle_for(run, t, &root);
