@@ -157,6 +157,11 @@ static const char *no_source(const struct mnt_state *st, const struct mnt_mount 
 {
 	const struct mnt_fstype *type = m->fs->type;
 
+	/* nobody can tell any more whose it was, which namespace it shows, what is in it */
+	if (type && !m->seen &&
+	    (m->deleted || type->content != MNT_NOTHING ||
+	     (type->shows != CKPT_NS_TYPES && !m->fs->shows)))
+		return "another mount hides it for good";
 	if (m->deleted)
 		return type ? not_deleted_again(st, m) : "what is mounted there was deleted";
 	if (!type) {
@@ -167,11 +172,7 @@ static const char *no_source(const struct mnt_state *st, const struct mnt_mount 
 			m->m->type);
 		return buf;
 	}
-	if (type->in_place && no_place(st, m))
-		return no_place(st, m);
-	if (m->seen || type->content == MNT_NOTHING || type->shows != CKPT_NS_TYPES)
-		return NULL;
-	return "another mount hides it for good";
+	return type->in_place ? no_place(st, m) : NULL;
 }
 
 static void survey_source(struct ckpt_run *run, const struct mnt_state *st,

@@ -82,8 +82,16 @@ chown 1000 /sys/closed; chmod 700 /sys/closed; exec unshare -Urm sleep 99999""",
 # ckpt verify names them: what they receive nobody can tell them again
 PRIVATE = ("slave", "twice", "group")
 
-# a part of a filesystem over the whole of it: what is in the rest nobody can tell
-PART = """mount -t tmpfs one /sys; mkdir /sys/sub; mount --bind /sys/sub /sys; exec unshare -Urm sleep 99999"""
+# {name: (place, script)}: hidden ones of which nobody can tell what is in them any more, or whose they were
+LOST = {
+    # a part of a filesystem over the whole of it, for which it must not be taken
+    "part": ("/sys", "mount -t tmpfs one /sys; mkdir /sys/sub; mount --bind /sys/sub /sys"),
+    "deleted": ("/sys/kernel", """mount -t tmpfs one /srv; mkdir /srv/gone; mount --bind /srv/gone /sys/kernel
+rmdir /srv/gone; mount --bind /usr /sys"""),
+    # nobody else is left who could see it
+    "proc": ("/sys", """unshare -pf unshare -m sh -c 'mount -t proc proc /sys; mount --bind /usr /sys
+exec unshare -Urm sleep 99999' & wait; exit"""),
+}
 
 
 def mounts_of(pid):
@@ -130,12 +138,12 @@ def hidden(context, test, name):
     expect(all(re.search(r": (peers|master): \d+ -> 0$", line) for line in differences), f"{differences}")
 
 
-def hidden_part(context, test):
-    """Taken for what hides it, it would come back with other content."""
-    pid = hide(test, PART)
+def hidden_lost(context, test, where, script):
+    """Refused by name."""
+    pid = hide(test, f"{script}; exec unshare -Urm sleep 99999")
     run = context.ckpt().dump(test, pid, test.dir / "image", "--json", code=codes.REFUSED)
     blockers = [(item["object"], item["reason"]) for item in run.json()["blockers"]]
-    expect(blockers == [("/sys", "another mount hides it for good")], f"{blockers}")
+    expect(blockers == [(where, "another mount hides it for good")], f"{blockers}")
 
 
 def tests(context):
@@ -144,7 +152,8 @@ def tests(context):
         yield f"boxes/{name}", lambda test, spec=spec: saved(context, test, spec)
     for name in HIDING:
         yield f"boxes/hidden/{name}", lambda test, name=name: hidden(context, test, name)
-    yield "boxes/hidden/part", lambda test: hidden_part(context, test)
+    for name, lost in LOST.items():
+        yield f"boxes/hidden/{name}", lambda test, lost=lost: hidden_lost(context, test, *lost)
     if not context.quick:
         yield "boxes/sanitize/all-in-all", lambda test: saved(context, test, BOXES["all-in-all"],
                                                               "sanitize")
