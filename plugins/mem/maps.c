@@ -5,6 +5,7 @@
  * costs about 1 us a mapping, so it is read once a task and parsed by hand.
  */
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -13,9 +14,21 @@
 /* From where on it pays to know that a mapping is empty. */
 #define LARGE (1ull << 30)
 
+/* Strings of mappings; they do not move when there are more of them. */
+struct mem_block {
+	struct mem_block *next;
+	size_t used, size;
+	char text[];
+};
+
 void mem_maps_free(struct mem_maps *m)
 {
-	free(m->text);
+	while (m->kept) {
+		struct mem_block *next = m->kept->next;
+
+		free(m->kept);
+		m->kept = next;
+	}
 	free(m->vma);
 	*m = (struct mem_maps){ 0 };
 }
@@ -88,12 +101,42 @@ static bool parse_header(char **p, struct mem_vma *v)
 	return v->start < v->end;
 }
 
-/* Is the value of a "Key:   N kB" line 0? */
-static bool is_zero(const char *text, const char *key)
-{
-	const char *p = strstr(text, key);
+/* What is read of the lines after a header; ~0 where there is no such line. */
+struct details {
+	uint64_t rss, swap, shared_clean, shared_dirty, key, page_size;
+};
 
-	return p && !strtoull(p + strlen(key), NULL, 10);
+#define DETAIL(k, field)                                          \
+	{                                                         \
+		k ":", sizeof(k), offsetof(struct details, field) \
+	}
+static const struct {
+	const char *key;
+	size_t len, at;
+} detail_keys[] = {
+	DETAIL("Rss", rss),
+	DETAIL("Swap", swap),
+	DETAIL("Shared_Clean", shared_clean),
+	DETAIL("Shared_Dirty", shared_dirty),
+	DETAIL("ProtectionKey", key),
+	DETAIL("KernelPageSize", page_size),
+};
+
+static void note_detail(char *p, struct details *d)
+{
+	/* nearly all lines are told by their first letters not to be of interest */
+	if (*p != 'R' && *p != 'S' && *p != 'K' && (*p != 'P' || p[3] != 't'))
+		return;
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(detail_keys); i++) {
+		uint64_t *to = (uint64_t *)((char *)d + detail_keys[i].at);
+
+		if (strncmp(p, detail_keys[i].key, detail_keys[i].len) != 0)
+			continue;
+		for (p += detail_keys[i].len; *p == ' ';)
+			p++;
+		*to = dec(&p);
+		return;
+	}
 }
 
 /*
@@ -103,101 +146,183 @@ static bool is_zero(const char *text, const char *key)
  */
 static bool parse_details(char *p, struct mem_vma *v, char **after)
 {
-	static const char flags[] = "\nVmFlags: ", key[] = "\nProtectionKey:";
-	static const char size[] = "\nKernelPageSize:";
-	char *f = strstr(p, flags), *e, *k;
+	static const char flags[] = "VmFlags: ";
+	struct details d = { ~0ull, ~0ull, ~0ull, ~0ull, 0, 0 };
+	char *e;
 
-	if (!f)
-		return false;
-	*f = 0;
-	k = strstr(p, key);
-	if (k)
-		v->pkey = atoi(k + sizeof(key) - 1);
-	v->empty = v->end - v->start >= LARGE && is_zero(p, "\nRss:") && is_zero(p, "\nSwap:");
-	v->forked = !is_zero(p, "\nShared_Clean:") || !is_zero(p, "\nShared_Dirty:");
+	for (; strncmp(p, flags, sizeof(flags) - 1) != 0; p = e + 1) {
+		e = strchr(p, '\n');
+		if (!e)
+			return false;
+		note_detail(p, &d);
+	}
+	v->pkey = (int)d.key;
+	v->empty = v->end - v->start >= LARGE && !d.rss && !d.swap;
+	v->forked = d.shared_clean || d.shared_dirty;
 	v->alone = !v->forked;
-	v->flags_text = f += sizeof(flags) - 1;
-	e = strchr(f, '\n');
+	v->flags_text = p += sizeof(flags) - 1;
+	e = strchr(p, '\n');
 	if (!e)
 		return false;
 	*after = e + 1;
-	while (e > f && e[-1] == ' ')
+	while (e > p && e[-1] == ' ')
 		e--;
 	*e = 0;
-	v->flags = mem_flags_parse(f, v->unknown);
+	v->flags = mem_flags_parse(p, v->unknown);
 	if (v->flags & MEM_HUGETLB) {
-		k = strstr(p, size);
-		v->huge_size = k ? strtoull(k + sizeof(size) - 1, NULL, 10) << 10 : 0;
+		v->huge_size = d.page_size << 10;
 		/* not counted there */
 		v->empty = false;
 	}
 	return true;
 }
 
-static int grow(struct mem_maps *m, size_t *cap, struct ckpt_error *err)
+/* ---- the text as it comes ---------------------------------------------------- */
+
+#define WINDOW	   (64u << 10) /* much more than a mapping's text, whose path is the longest part */
+#define BLOCK_SIZE (16u << 10)
+
+struct reading {
+	struct mem_maps *m;
+	size_t cap;
+	bool eof;
+	char *text; /* the window, and a NUL behind what is in it */
+	size_t len;
+};
+
+static const char *keep(struct mem_maps *m, const char *text, const char *before)
 {
-	size_t want = *cap ? *cap * 2 : 64;
-	struct mem_vma *v = reallocarray(m->vma, want, sizeof(*v));
+	size_t size = strlen(text) + 1;
+	struct mem_block *b = m->kept;
+	char *to;
 
-	if (!v)
-		return ckpt_fail(err, ENOMEM, "out of memory");
-	m->vma = v;
-	*cap = want;
-	return 0;
-}
+	if (size == 1)
+		return "";
+	/* neighbours are often of one file, or alike */
+	if (before && !strcmp(text, before))
+		return before;
+	if (!b || b->size - b->used < size) {
+		size_t room = size > BLOCK_SIZE ? size : BLOCK_SIZE;
 
-/* Is the line at p a key of smaps ("Rss: ...")? Headers start with lower-case hex. */
-static bool has_details(const char *eol)
-{
-	return eol[0] == '\n' && eol[1] >= 'A' && eol[1] <= 'Z';
-}
-
-int mem_maps_parse(char *text, struct mem_maps *m, struct ckpt_error *err)
-{
-	size_t cap = 0;
-	char *p = text;
-
-	*m = (struct mem_maps){ .text = text };
-	while (*p) {
-		struct mem_vma v = { 0 };
-		char *eol;
-
-		if (!parse_header(&p, &v))
-			return ckpt_fail(err, EINVAL,
-					 "mappings: the kernel's text is not understood: %.40s", p);
-		eol = p;
-		if (has_details(eol)) {
-			*p++ = 0;
-			if (!parse_details(p, &v, &p))
-				return ckpt_fail(err, ENOTSUP,
-						 "mappings: no VmFlags in /proc/PID/smaps");
-		} else if (*p) {
-			*p++ = 0;
-		}
-		/* the kernel's own page, there in every process */
-		if (!strcmp(v.path, "[vsyscall]"))
-			continue;
-		if (m->n == cap && grow(m, &cap, err) < 0)
-			return -ENOMEM;
-		m->vma[m->n++] = v;
+		b = malloc(sizeof(*b) + room);
+		if (!b)
+			return NULL;
+		*b = (struct mem_block){ .next = m->kept, .size = room };
+		m->kept = b;
 	}
+	to = memcpy(b->text + b->used, text, size);
+	b->used += size;
+	return to;
+}
+
+static int add(struct reading *in, const struct mem_vma *v, struct ckpt_error *err)
+{
+	struct mem_maps *m = in->m;
+	const struct mem_vma *before = m->n ? &m->vma[m->n - 1] : NULL;
+	const char *path, *flags;
+	struct mem_vma *to;
+
+	/* the kernel's own page, there in every process */
+	if (!strcmp(v->path, "[vsyscall]"))
+		return 0;
+	path = keep(m, v->path, before ? before->path : NULL);
+	flags = v->flags_text ? keep(m, v->flags_text, before ? before->flags_text : NULL) : NULL;
+	to = mem_grow(m->vma, m->n, &in->cap, sizeof(*m->vma));
+	if (to)
+		m->vma = to;
+	if (!to || !path || (v->flags_text && !flags))
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	to = &m->vma[m->n++];
+	*to = *v;
+	to->path = path;
+	to->flags_text = flags;
 	return 0;
+}
+
+/* One mapping at *p, which moves on; 0: its text is not all there. */
+static int parse_one(struct reading *in, char **p, struct ckpt_error *err)
+{
+	struct mem_vma v = { 0 };
+	char *q = *p, *eol;
+	int r;
+
+	if (!parse_header(&q, &v))
+		return in->eof ? ckpt_fail(err, EINVAL,
+					   "mappings: the kernel's text is not understood: %.40s",
+					   *p)
+			       : 0;
+	eol = q;
+	/* what follows the line tells whether there are details */
+	if (!in->eof && (!eol[0] || !eol[1]))
+		return 0;
+	q += *eol != 0;
+	*eol = 0;
+	/* keys of smaps start with a capital, headers with lower-case hex */
+	if (*q >= 'A' && *q <= 'Z' && !parse_details(q, &v, &q)) {
+		*eol = '\n';
+		return in->eof ? ckpt_fail(err, ENOTSUP, "mappings: no VmFlags in /proc/PID/smaps")
+			       : 0;
+	}
+	r = add(in, &v, err);
+	*p = q;
+	return r < 0 ? r : 1;
+}
+
+/* Fill the window: the kernel gives a page at a time. */
+static int refill(struct reading *in, int fd, struct ckpt_error *err)
+{
+	while (!in->eof && in->len < WINDOW) {
+		ssize_t n = read(fd, in->text + in->len, WINDOW - in->len);
+
+		if (n < 0)
+			return ckpt_fail_sys(err, errno, "reading mappings");
+		in->eof = !n;
+		in->len += (size_t)n;
+	}
+	in->text[in->len] = 0;
+	return 0;
+}
+
+/*
+ * Through a small window: the text of many mappings is long (700 bytes each), and memory
+ * that is touched for the first time costs more than reading it does.
+ */
+int mem_maps_from(int fd, struct mem_maps *m, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE char *window = malloc(WINDOW + 1);
+	struct reading in = { .m = m, .text = window };
+	int r = window ? 0 : ckpt_fail(err, ENOMEM, "out of memory");
+
+	*m = (struct mem_maps){ 0 };
+	while (!r && (!in.eof || in.len)) {
+		char *p = in.text;
+
+		r = refill(&in, fd, err);
+		for (int more = !r; more > 0 && *p;) {
+			more = parse_one(&in, &p, err);
+			r = more < 0 ? more : 0;
+		}
+		if (!r && p == in.text && in.len)
+			r = ckpt_fail(err, EINVAL,
+				      "mappings: the kernel's text is not understood: %.40s", p);
+		in.len -= (size_t)(p - in.text);
+		memmove(in.text, p, in.len);
+	}
+	return r;
 }
 
 int mem_maps_read(const struct ckpt_task *t, const char *file, struct mem_maps *m,
 		  struct ckpt_error *err)
 {
-	char path[64], *text = NULL;
-	ssize_t len;
+	CKPT_AUTO_FD int fd = mem_proc_open(t, file, O_RDONLY, err);
 	int r;
 
 	*m = (struct mem_maps){ 0 };
-	len = ckpt_proc_read(t, mem_proc_path(t, file, path, sizeof(path)), &text, err);
-	if (len < 0)
-		return (int)len;
-	r = mem_maps_parse(text, m, err);
+	if (fd < 0)
+		return fd;
+	r = mem_maps_from(fd, m, err);
 	if (!r && !m->n)
-		r = ckpt_fail_sys(err, ESRCH, "%s is empty", path);
+		r = ckpt_fail_sys(err, ESRCH, "/proc/%d/%s is empty", t->pid, file);
 	if (r < 0)
 		mem_maps_free(m);
 	return r;

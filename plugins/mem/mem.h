@@ -127,13 +127,13 @@ struct mem_vma {
 	bool alone;  /* none are */
 	bool empty;  /* large, without a page in memory or swap */
 	char unknown[3];
-	const char *path, *flags_text; /* in the text that was parsed */
+	const char *path, *flags_text; /* kept by the mem_maps */
 	const struct ckpt_extension *ext;
 	const char *ext_plugin;
 };
 
 struct mem_maps {
-	char *text;
+	struct mem_block *kept; /* the strings that mappings point to */
 	struct mem_vma *vma;
 	size_t n;
 };
@@ -141,8 +141,8 @@ struct mem_maps {
 /* Read "maps" or "smaps" of a task, [vsyscall] left out. -ESRCH if it has no memory (any more). */
 int mem_maps_read(const struct ckpt_task *t, const char *file, struct mem_maps *out,
 		  struct ckpt_error *err);
-/* The same of a text, which is taken over. */
-int mem_maps_parse(char *text, struct mem_maps *out, struct ckpt_error *err);
+/* The same of an open file; what is in `out` is to be freed after an error, too. */
+int mem_maps_from(int fd, struct mem_maps *out, struct ckpt_error *err);
 void mem_maps_free(struct mem_maps *m);
 #define MEM_AUTO_MAPS __attribute__((cleanup(mem_maps_free)))
 
@@ -287,6 +287,14 @@ struct mem_scan {
 	int fd;
 	bool ioctl, guards; /* what the kernel can do */
 	uint64_t *buf;
+	/*
+	 * How far a look may go beyond the mapping that is asked about: the end of the last
+	 * of the following ones that are of its kind. Set by the caller, whose tasks stand still.
+	 */
+	uint64_t until;
+	/* what the last look has found, in buf */
+	uint64_t known_from, known_to;
+	size_t n, at;
 };
 
 int mem_scan_open(struct ckpt_run *run, const struct ckpt_task *t, struct mem_scan *s,

@@ -259,6 +259,16 @@ static int save_vma(struct saver *s, struct mem_scan *scan, const struct mem_vma
 	return r;
 }
 
+/* Where the mappings from that one on end that one look at the page tables may take in. */
+static uint64_t alike_until(const struct mem_maps *m, size_t i)
+{
+	const Ckpt__Mem__Kind kind = m->vma[i].kind;
+
+	while (i + 1 < m->n && has_own_pages(&m->vma[i + 1]) && m->vma[i + 1].kind == kind)
+		i++;
+	return m->vma[i].end;
+}
+
 static int save_task(struct saver *s, const struct mem_space *sp, struct stored *st,
 		     struct ckpt_error *err)
 {
@@ -273,9 +283,15 @@ static int save_task(struct saver *s, const struct mem_space *sp, struct stored 
 		return r;
 	mem_task_name(sp->task, from.name, sizeof(from.name));
 	begin(s, &from, st);
-	for (size_t i = 0; !r && i < sp->maps.n; i++)
-		if (has_own_pages(&sp->maps.vma[i]))
-			r = save_vma(s, &scan, &sp->maps.vma[i], &runs, st, err);
+	for (size_t i = 0; !r && i < sp->maps.n; i++) {
+		const struct mem_vma *v = &sp->maps.vma[i];
+
+		if (!has_own_pages(v))
+			continue;
+		if (v->start >= scan.until)
+			scan.until = alike_until(&sp->maps, i);
+		r = save_vma(s, &scan, v, &runs, st, err);
+	}
 	s->portion.last = true;
 	return r < 0 ? r : flush(s, err);
 }

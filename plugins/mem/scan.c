@@ -143,35 +143,52 @@ void mem_scan_close(struct mem_scan *s)
 	*s = (struct mem_scan){ .fd = -1 };
 }
 
-static int by_ioctl(struct mem_scan *s, const struct mem_vma *v, struct mem_runs *runs,
-		    struct mem_runs *guards, struct ckpt_error *err)
+/* Find out about the pages from `start` on: a mapping's, and maybe what follows it. */
+static int look(struct mem_scan *s, const struct mem_vma *v, uint64_t start, struct ckpt_error *err)
 {
-	struct scan_region *vec = (struct scan_region *)s->buf;
 	uint64_t not = SCAN_ZERO | (v->kind == MEM_FILE_PRIVATE ? SCAN_FILE : 0);
 	struct scan_arg a = { .size = sizeof(a),
-			      .start = v->start,
-			      .end = v->end,
-			      .vec = (uintptr_t)vec,
+			      .start = start,
+			      .end = s->until > v->end ? s->until : v->end,
+			      .vec = (uintptr_t)s->buf,
 			      .vec_len = REGIONS,
 			      .category_inverted = not,
 			      .category_mask = not,
 			      .category_anyof_mask = SCAN_PRESENT | SCAN_SWAPPED,
 			      .return_mask = s->guards ? SCAN_GUARD : 0 };
+	int n = scan_ioctl(s, &a);
 
-	while (a.start < v->end) {
-		int n = scan_ioctl(s, &a);
+	if (n < 0)
+		return ckpt_fail_sys(err, n, "PAGEMAP_SCAN");
+	s->n = (size_t)n;
+	s->at = 0;
+	s->known_from = start;
+	s->known_to = a.walk_end;
+	return 0;
+}
 
-		if (n < 0)
-			return ckpt_fail_sys(err, n, "PAGEMAP_SCAN");
-		for (int i = 0; i < n; i++) {
-			struct mem_runs *to = vec[i].categories & SCAN_GUARD ? guards : runs;
-			int r = mem_runs_add(to, vec[i].start / MEM_PAGE,
-					     (vec[i].end - vec[i].start) / MEM_PAGE, err);
+static int by_ioctl(struct mem_scan *s, const struct mem_vma *v, struct mem_runs *runs,
+		    struct mem_runs *guards, struct ckpt_error *err)
+{
+	const struct scan_region *vec = (struct scan_region *)s->buf;
 
-			if (r < 0)
-				return r;
+	for (uint64_t at = v->start; at < v->end; at = s->known_to) {
+		int r = at >= s->known_from && at < s->known_to ? 0 : look(s, v, at, err);
+
+		for (; r >= 0 && s->at < s->n && vec[s->at].start < v->end; s->at++) {
+			const struct scan_region *f = &vec[s->at];
+			uint64_t start = f->start > at ? f->start : at;
+			uint64_t end = f->end < v->end ? f->end : v->end;
+
+			if (start < end)
+				r = mem_runs_add(f->categories & SCAN_GUARD ? guards : runs,
+						 start / MEM_PAGE, (end - start) / MEM_PAGE, err);
+			/* the rest of it is in the next mapping */
+			if (f->end > v->end)
+				break;
 		}
-		a.start = a.walk_end;
+		if (r < 0)
+			return r;
 	}
 	return 0;
 }

@@ -43,18 +43,9 @@ uint64_t mem_hash(const void *data, size_t len)
 
 static int self_maps(struct mem_maps *m, struct ckpt_error *err)
 {
-	CKPT_AUTO_FILE FILE *f = fopen("/proc/self/maps", "re");
-	size_t cap = 0;
-	char *text = NULL;
-	int r;
+	CKPT_AUTO_FD int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
 
-	*m = (struct mem_maps){ 0 };
-	if (!f || getdelim(&text, &cap, 0, f) < 0) {
-		free(text);
-		return ckpt_fail_sys(err, errno ? errno : EIO, "/proc/self/maps");
-	}
-	r = mem_maps_parse(text, m, err);
-	return r;
+	return fd < 0 ? ckpt_fail_sys(err, errno, "/proc/self/maps") : mem_maps_from(fd, m, err);
 }
 
 int mem_vdso_own(struct mem_vdso *v, struct ckpt_error *err)
