@@ -5,6 +5,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ptrace.h>
 
 #include "task.h"
@@ -28,16 +29,21 @@ struct peek_args {
 static int queue(pid_t tid, uint32_t flags, siginfo_t **out, size_t *n, struct ckpt_error *err)
 {
 	for (;;) {
-		siginfo_t *more = realloc(*out, (*n + QUEUE_CHUNK) * sizeof(*more));
+		/* nearly all queues are empty, and room for a full one would be two pages a thread
+		 */
+		siginfo_t chunk[QUEUE_CHUNK], *more;
 		struct peek_args args = { *n, flags, QUEUE_CHUNK };
-		long got;
+		long got = ptrace(PTRACE_PEEKSIGINFO, tid, &args, chunk);
 
-		if (!more)
-			return ckpt_fail_sys(err, ENOMEM, "thread %d: queued signals", tid);
-		*out = more;
-		got = ptrace(PTRACE_PEEKSIGINFO, tid, &args, more + *n);
 		if (got < 0)
 			return ckpt_fail_sys(err, errno, "thread %d: PTRACE_PEEKSIGINFO", tid);
+		if (!got)
+			return 0;
+		more = realloc(*out, (*n + (size_t)got) * sizeof(*more));
+		if (!more)
+			return ckpt_fail_sys(err, ENOMEM, "thread %d: queued signals", tid);
+		memcpy(more + *n, chunk, (size_t)got * sizeof(*chunk));
+		*out = more;
 		*n += (size_t)got;
 		if (got < QUEUE_CHUNK)
 			return 0;
