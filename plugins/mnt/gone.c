@@ -22,6 +22,10 @@
 
 static const char in_process[] = "/fdinfo";
 
+/* The kernel's PID_MAX_DEFAULT: what pid_max is where nobody has set it, on the smallest machine.
+ */
+#define PID_MAX_LEAST 0x7fff
+
 /* Where the number begins in ".../93/fdinfo"; NULL: it is another path. */
 static const char *number_in(const char *path, uint32_t *number)
 {
@@ -94,7 +98,7 @@ static pid_t clone_numbered(uint32_t number)
 	const struct clone_args args = {
 		.exit_signal = SIGCHLD,
 		.set_tid = (uint64_t)(uintptr_t)&tid,
-		.set_tid_size = number ? 1 : 0,
+		.set_tid_size = 1,
 	};
 	pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof(args));
 
@@ -106,6 +110,23 @@ static pid_t clone_numbered(uint32_t number)
 		syscall(SYS_exit_group, 0);
 	}
 	return pid < 0 ? -errno : pid;
+}
+
+/*
+ * Who has the number may be a stranger, or a process of the tree: then the directory is that of
+ * another number. From above, where the kernel comes last; and by number, which does not move its
+ * cursor.
+ */
+static void clone_any(struct mnt_gone *gone)
+{
+	gone->inside = gone->number;
+	gone->pid = clone_numbered(gone->inside);
+	/* EINVAL: above the namespace's pid_max, which may be less */
+	for (uint32_t n = PID_MAX_LEAST; n > 1 && (gone->pid == -EEXIST || gone->pid == -EINVAL);
+	     n--) {
+		gone->inside = n;
+		gone->pid = clone_numbered(n);
+	}
 }
 
 int mnt_gone_begin(struct ckpt_run *run, const struct ckpt_ns *ns, struct mnt_gone *gone,
@@ -120,12 +141,7 @@ int mnt_gone_begin(struct ckpt_run *run, const struct ckpt_ns *ns, struct mnt_go
 	/* a handler of ours must not run in the child */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	gone->pid = clone_numbered(gone->number);
-	/* among strangers the number may be taken, and only its name is different then */
-	if (gone->pid == -EEXIST && ns->own) {
-		gone->pid = clone_numbered(0);
-		gone->other = true;
-	}
+	clone_any(gone);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (!ns->own)
 		back = setns(own->fd, CLONE_NEWPID) ? errno : 0;
@@ -140,11 +156,11 @@ int mnt_gone_begin(struct ckpt_run *run, const struct ckpt_ns *ns, struct mnt_go
 const char *mnt_gone_path(const struct mnt_gone *gone, const char *path, char *buf, size_t size)
 {
 	uint32_t number;
-	const char *at = gone->other ? number_in(path, &number) : NULL;
+	const char *at = gone->inside != gone->number ? number_in(path, &number) : NULL;
 
 	if (!at || number != gone->number)
 		return path;
-	snprintf(buf, size, "%.*s%d%s", (int)(at - path), path, gone->pid, in_process);
+	snprintf(buf, size, "%.*s%u%s", (int)(at - path), path, gone->inside, in_process);
 	return buf;
 }
 

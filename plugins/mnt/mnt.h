@@ -193,8 +193,8 @@ bool mnt_gone_is(const char *path, uint32_t number);
 /* restore: a process of that number, for a while. */
 struct mnt_gone {
 	uint32_t number;
+	uint32_t inside; /* what it is in its namespace: another one if that was not to be had */
 	pid_t pid;
-	bool other; /* the number was not to be had */
 };
 
 int mnt_gone_begin(struct ckpt_run *run, const struct ckpt_ns *ns, struct mnt_gone *gone,

@@ -40,11 +40,9 @@ static int locate(struct ckpt_run *run, const struct ckpt_task *t, const char *l
 	p->found = false;
 	if (p->mnt < 0)
 		return 0;
-	if (!ckpt_stat_in(run, (uint32_t)p->mnt, p->path, false, &there))
-		p->found = same(&is, &there);
-	else
-		return mnt_gone_find(run, fd, p->path, &p->gone_ns, &p->gone, err);
-	return 0;
+	p->found =
+		!ckpt_stat_in(run, (uint32_t)p->mnt, p->path, false, &there) && same(&is, &there);
+	return p->found ? 0 : mnt_gone_find(run, fd, p->path, &p->gone_ns, &p->gone, err);
 }
 
 /* One process at a time is brought back for a moment: two that have ended are one too many. */

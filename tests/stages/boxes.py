@@ -2,6 +2,7 @@
 """Namespaces alone, in pairs, as brothers, in chains and all at once: scenario/boxes.c builds what a text
 says, and each of its processes judges itself. Each is saved and left running, then saved, killed and
 restored, twice over."""
+import os
 import re
 import subprocess
 
@@ -146,6 +147,41 @@ def hidden_lost(context, test, where, script):
     expect(blockers == [(where, "another mount hides it for good")], f"{blockers}")
 
 
+# {name: (how many, script)}: they stand in the directory of a process that has ended, whose number is in use
+GONE = {
+    "reused": (2, """unshare -pf --mount-proc sh -c 'sleep 99999 & n=$!; cd /proc/$n/fdinfo; kill $n; wait $n
+echo $((n - 1)) >/proc/sys/kernel/ns_last_pid; sleep 99999 & [ $! = $n ] && exec sleep 99999' & wait"""),
+    "leader": (1, """unshare -pf --mount-proc sh -c '
+setsid sh -c "cd /proc/\\$\\$/fdinfo; sleep 99999 &"; exec sleep 99999' & wait"""),
+}
+
+
+def standing(root):
+    """The sleepers of the tree in a directory whose process has ended."""
+    return [pid for pid in proc.tree(root) if proc.read(f"/proc/{pid}/comm") == "sleep\n"
+            and os.readlink(f"/proc/{pid}/cwd").endswith("/fdinfo") and ended(f"/proc/{pid}/cwd/")]
+
+
+def ended(path):
+    """Nothing can be looked up there."""
+    try:
+        os.listdir(path)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def gone(context, test, many, script):
+    """Nobody can be of that number for a moment: the directory comes back as that of another."""
+    ckpt, image = context.ckpt(), test.dir / "image"
+    pid = hide(test, script)
+    proc.wait_until("not built", lambda: len(standing(pid)) == many, 60)
+    ckpt.dump(test, pid, image)
+    proc.wait_gone([pid])
+    pid = ckpt.restore(test, image)
+    expect(len(standing(pid)) == many, "a working directory is another")
+
+
 def tests(context):
     """One for each; what has everything runs with a ckpt under sanitizers too."""
     for name, spec in BOXES.items():
@@ -154,6 +190,8 @@ def tests(context):
         yield f"boxes/hidden/{name}", lambda test, name=name: hidden(context, test, name)
     for name, lost in LOST.items():
         yield f"boxes/hidden/{name}", lambda test, lost=lost: hidden_lost(context, test, *lost)
+    for name, tree in GONE.items():
+        yield f"boxes/gone/{name}", lambda test, tree=tree: gone(context, test, *tree)
     if not context.quick:
         yield "boxes/sanitize/all-in-all", lambda test: saved(context, test, BOXES["all-in-all"],
                                                               "sanitize")
