@@ -95,6 +95,72 @@ static int read_layout(struct source *s, mem_space_rec *m, struct ckpt_error *er
 	return ask_brk(s, &m->brk, err);
 }
 
+/* Where the agent is: the address of a buffer of one of its calls, which the call has no use for.
+ */
+static int ask_agent(struct source *s, struct ckpt_thread *th, uint64_t *at, struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *sc = ckpt_script_new(s->run, "mem.agent");
+	int op = ckpt_script_add(sc, SYS_getpid, CKPT_OUT(sizeof(*at)));
+	int r;
+
+	ckpt_script_pointer(sc, op, 0, 0, op, 0, 0);
+	r = ckpt_script_run(sc, th, err);
+	if (!r)
+		memcpy(at, ckpt_script_out(sc, op, 0), sizeof(*at));
+	return r;
+}
+
+/* A locked mapping at this address: only in smaps, with all the others. */
+static int locked_how(struct source *s, uint64_t at, uint32_t *how, struct ckpt_error *err)
+{
+	MEM_AUTO_MAPS struct mem_maps maps = { 0 };
+	struct ckpt_blocker b = { .feature = "lock-future",
+				  .task = s->sp->task,
+				  .object = "mlockall(MCL_FUTURE)",
+				  .reason = "this kernel does not tell whether MCL_ONFAULT is set",
+				  .hint = "let the program call munlockall(2)" };
+	int r = mem_maps_read(s->sp->task, "smaps", &maps, err);
+
+	for (size_t i = 0; !r && i < maps.n; i++) {
+		const struct mem_vma *v = &maps.vma[i];
+
+		if (at < v->start || at >= v->end)
+			continue;
+		*how = MCL_FUTURE | (v->flags & MEM_ONFAULT ? MCL_ONFAULT : 0);
+		/* 6.1 has no name for it */
+		if (v->unknown[0] && !ckpt_refuse(s->run, &b))
+			*how = 0;
+	}
+	return r;
+}
+
+/*
+ * Nothing tells what mlockall(2) was called with; but the agent is what was mapped last. msync(2)
+ * does nothing with these flags but say EBUSY of locked memory.
+ */
+static int ask_lock_future(struct source *s, uint32_t *how, struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *sc = ckpt_script_new(s->run, "mem.mlockall");
+	struct ckpt_thread *th = mem_live_thread(s->sp->task);
+	uint64_t at = 0;
+	int op, r;
+
+	if (!th)
+		return ckpt_fail(err, ESRCH, "no live thread");
+	r = ask_agent(s, th, &at, err);
+	if (r < 0)
+		return r;
+	op = ckpt_script_add(sc, SYS_msync, CKPT_C(at & ~(MEM_PAGE - 1)), CKPT_C(MEM_PAGE),
+			     CKPT_C(MS_INVALIDATE));
+	ckpt_script_allow(sc, EBUSY);
+	r = ckpt_script_run(sc, th, err);
+	if (r < 0 || !ckpt_script_result(sc, op))
+		return r;
+	if (ckpt_refuse_off(s->run, "lock-future", s->sp->task, "mlockall(MCL_FUTURE)") != 1)
+		return 0;
+	return locked_how(s, at, how, err);
+}
+
 static int put_space(struct source *s, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE char *auxv = NULL;
@@ -106,6 +172,9 @@ static int put_space(struct source *s, struct ckpt_error *err)
 	m.id = s->sp->task->id;
 	m.exe = s->sp->exe;
 	m.vdso = s->sp->vdso;
+	r = ask_lock_future(s, &m.lock_future, err);
+	if (r < 0)
+		return r;
 	if (!s->sp->no_layout) {
 		r = read_layout(s, &m, err);
 		if (r < 0)

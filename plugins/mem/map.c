@@ -444,6 +444,13 @@ static void lock_all(struct mapper *m)
 	}
 }
 
+/* After the last mapping: it would be populated, and count, before it is filled. */
+static void lock_future(struct mapper *m)
+{
+	if (m->j.ti->space->lock_future)
+		ckpt_script_add(m->j.s, SYS_mlockall, CKPT_C(m->j.ti->space->lock_future));
+}
+
 static void seal_all(struct mapper *m)
 {
 	const mem_vmas_rec *all = m->j.ti->vmas;
@@ -513,6 +520,7 @@ static int task_end(struct mapper *m, struct ckpt_error *err)
 	if (m->exe_num >= 0)
 		ckpt_script_add(m->j.s, SYS_close, CKPT_C(m->exe_num));
 	lock_all(m);
+	lock_future(m);
 	seal_all(m);
 	r = run_script(m, err);
 	if (!r)

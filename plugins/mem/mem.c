@@ -27,6 +27,7 @@ static const struct ckpt_feature features[] = {
 	{ "exe", "the link /proc/PID/exe" },
 	{ "advice", "what madvise(2) has set" },
 	{ "mlock", "locked memory" },
+	{ "lock-future", "mlockall(MCL_FUTURE): what is mapped later is locked too" },
 	{ "guard", "guard pages of MADV_GUARD_INSTALL" },
 	{ "memfd", "mappings of memfds, with content and seals" },
 	{ "deleted-file", "mappings of deleted files, with content" },

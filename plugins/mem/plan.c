@@ -368,6 +368,8 @@ static int check_space(const struct plan *p, const mem_space_rec *m, struct ckpt
 		return ckpt_fail_image(err, "auxiliary vector of %zu bytes", m->auxv.len);
 	if (m->exe && (m->exe > p->im->n_files || !p->im->files[m->exe - 1]))
 		return ckpt_fail_image(err, "there is no file %u", m->exe);
+	if (m->lock_future && (m->lock_future & ~(uint32_t)MCL_ONFAULT) != MCL_FUTURE)
+		return ckpt_fail_image(err, "mlockall(2) with %#x", m->lock_future);
 	return 0;
 }
 
