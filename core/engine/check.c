@@ -97,14 +97,6 @@ static int probe_getfd(struct ckpt_error *err)
 	return copy < 0 ? ckpt_fail_sys(err, errno, "pidfd_getfd(2)") : 0;
 }
 
-/* Ends a child of a probe, whatever state it is in. */
-static void end_child(pid_t pid)
-{
-	kill(pid, SIGKILL);
-	while (waitpid(pid, NULL, __WALL) < 0 && errno == EINTR)
-		;
-}
-
 static int probe_seize(struct ckpt_error *err)
 {
 	pid_t child = fork();
@@ -121,7 +113,7 @@ static int probe_seize(struct ckpt_error *err)
 		ckpt_hint(err, "CAP_SYS_ADMIN, no seccomp filter on ckpt itself, and a kernel with "
 			       "CONFIG_CHECKPOINT_RESTORE are needed");
 	}
-	end_child(child);
+	ckpt_end_child(child);
 	return r;
 }
 
@@ -136,13 +128,13 @@ static int probe_set_tid(struct ckpt_error *err)
 		_exit(0);
 	/* a number that was free a moment ago; somebody else may be faster */
 	want = child;
-	end_child(child);
+	ckpt_end_child(child);
 	args.set_tid = (uint64_t)(uintptr_t)&want;
 	child = (pid_t)syscall(SYS_clone3, &args, sizeof(args));
 	if (!child)
 		_exit(0);
 	if (child > 0) {
-		end_child(child);
+		ckpt_end_child(child);
 		return 0;
 	}
 	if (errno == EEXIST)

@@ -31,6 +31,7 @@
 #include <unistd.h>
 
 #include <ckpt/cleanup.h>
+#include <ckpt/plugin.h>
 
 #include "agent/agent.h"
 #include "process/keeper.h"
@@ -209,9 +210,7 @@ void keeper_stop(struct keeper *k)
 {
 	if (k->pid <= 0)
 		return;
-	kill(k->pid, SIGKILL);
-	while (waitpid(k->pid, NULL, 0) < 0 && errno == EINTR)
-		;
+	ckpt_end_child(k->pid);
 	close(k->socket);
 	free(ckpt_steal_ptr(&k->stack));
 	for (struct kept *kept; (kept = k->kept);) {

@@ -4,12 +4,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/kcmp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <ckpt/plugin.h>
@@ -17,6 +19,14 @@
 #include "process/frame.h"
 #include "process/set.h"
 #include "process/uapi.h"
+
+void ckpt_end_child(pid_t pid)
+{
+	if (INSIST(kill(pid, SIGKILL)) && errno != ESRCH)
+		return;
+	while (waitpid(pid, NULL, __WALL) < 0 && errno == EINTR)
+		;
+}
 
 static int fail_read(const struct ckpt_task *t, const char *path, int e, struct ckpt_error *err)
 {

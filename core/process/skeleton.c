@@ -224,8 +224,7 @@ int ckpt_make_root(struct ckpt_run *run, uint32_t id, const struct ckpt_birth *b
 				     b->n_set_tid ? (int)b->set_tid[b->n_set_tid - 1] : 0);
 	t = new_task(ps, pid, id, NULL, 0, err);
 	if (!t) {
-		kill(pid, SIGKILL);
-		waitpid(pid, NULL, __WALL);
+		ckpt_end_child(pid);
 		return -err->err;
 	}
 	a = t->pub.threads[0]->agent;

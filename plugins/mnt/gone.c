@@ -168,8 +168,6 @@ void mnt_gone_end(struct mnt_gone *gone)
 {
 	if (gone->pid <= 0)
 		return;
-	kill(gone->pid, SIGKILL);
-	while (waitpid(gone->pid, NULL, __WALL) < 0 && errno == EINTR)
-		;
+	ckpt_end_child(gone->pid);
 	gone->pid = 0;
 }

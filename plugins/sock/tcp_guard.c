@@ -107,11 +107,8 @@ void sock_guard_stop(struct sock_state *st)
 
 	if (!g)
 		return;
-	if (g->pid > 0) {
-		kill(g->pid, SIGKILL);
-		while (waitpid(g->pid, NULL, 0) < 0 && errno == EINTR)
-			;
-	}
+	if (g->pid > 0)
+		ckpt_end_child(g->pid);
 	if (g->engine >= 0)
 		close(g->engine);
 	if (g->slot)
