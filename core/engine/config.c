@@ -125,6 +125,12 @@ int config_read(struct settings *s, const char *path, enum setting_layer layer, 
 	return ferror(file) ? ckpt_fail_sys(err, EIO, "%s: read", path) : 0;
 }
 
+/* Where a user may not look nothing is kept for him. */
+static bool is_absent(int e)
+{
+	return e == ENOENT || e == ENOTDIR || e == EACCES;
+}
+
 static char *profile_file(const char *dir, const char *name)
 {
 	char *path;
@@ -184,6 +190,8 @@ static int read_profile(struct settings *s, const struct paths *dirs, const stru
 			return fail_nomem(err);
 		if (access(path, F_OK) == 0)
 			return config_read(s, path, LAYER_PROFILE, label, err);
+		if (!is_absent(errno))
+			return ckpt_fail_sys(err, errno, "%s", path);
 	}
 	return no_profile(dirs, chosen, err);
 }
@@ -213,9 +221,12 @@ static int read_default(struct settings *s, struct ckpt_error *err)
 	int r = paths_config(&files, err);
 
 	for (size_t i = 0; !r && i < files.n; i++) {
-		if (access(files.dir[i], F_OK) < 0)
+		if (access(files.dir[i], F_OK) == 0)
+			r = config_read(s, files.dir[i], LAYER_CONFIG, NULL, err);
+		else if (is_absent(errno))
 			continue;
-		r = config_read(s, files.dir[i], LAYER_CONFIG, NULL, err);
+		else
+			r = ckpt_fail_sys(err, errno, "%s", files.dir[i]);
 		break;
 	}
 	paths_free(&files);
