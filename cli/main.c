@@ -87,7 +87,7 @@ int main(int argc, char **argv)
 	mallopt(M_MMAP_THRESHOLD, 32 << 20);
 	/* a closed 0, 1 or 2 would be given to a file of the image */
 	for (int fd = 0; fd < 3; fd++)
-		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
+		if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR) != fd)
 			return CKPT_EXIT_FAILED;
 	code = run(&c, argc, argv);
 	/* a table that could not be written is no success */
