@@ -22,7 +22,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer repeats, fewer builds")
     parser.add_argument("--only", metavar="PATTERN", help="tests whose name has (or matches) PATTERN")
-    parser.add_argument("--stage", action="append", choices=STAGES, help="only these stages")
+    parser.add_argument("--stage", action="append", choices=(*STAGES, "fault_all"), help="only these stages")
     parser.add_argument("--build", default=context.SOURCE / "build", help="directory of the builds")
     parser.add_argument("--apps", action="store_true",
                         help="programs that are too large for every run, too: more rounds, a browser")
@@ -32,6 +32,10 @@ def arguments():
                         help="each N times, and count; all nested namespaces unless --stage says more")
     parser.add_argument("--switch-off", action="store_true",
                         help="what notices that a feature is off: printed, and written to docs/switch-off.md")
+    parser.add_argument("--fault-all", action="store_true",
+                        help="each system call of ckpt fails in turn: printed, and written to docs/faults.md")
+    parser.add_argument("--fault-most", type=int, metavar="N",
+                        help="with --fault-all: of each system call only N, evenly over the run")
     parser.add_argument("--list", action="store_true", help="print the names and run nothing")
     return parser.parse_args()
 
@@ -42,6 +46,8 @@ def chosen(args):
         return args.stage
     if args.switch_off:
         return ("build", "switch_off")
+    if args.fault_all:
+        return ("build", "fault_all")
     return ("build", "boxes") if args.repeat else STAGES
 
 
@@ -53,7 +59,7 @@ def main():
     proc.start_afresh()
     proc.become_subreaper()
     proc.own_ipc_namespace()
-    run = context.Context(args.build, args.quick, args.seed, args.apps)
+    run = context.Context(args.build, args.quick, args.seed, args.apps, args.fault_most)
     results = report.Report(args.only, args.repeat or 1)
     print(f"seed {args.seed}", flush=True)
     for stage in chosen(args):

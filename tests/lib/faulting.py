@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: MIT
 """System calls of ckpt are made to fail one by one (tests/tools/fault): whatever a dump or a restore makes
 of it, the victim is unharmed, or nothing is left."""
+import collections
 import errno
 import os
+import re
 import shutil
+import signal
 import subprocess
 
 from lib import ckpt as codes
@@ -12,20 +15,41 @@ from lib.report import Failure, expect
 from lib.victim import Victim
 
 ERRORS = (errno.EIO, errno.ENOMEM, errno.EINTR, errno.EPERM)
+# what calls give that give none of these, or more than these; no error that asks for another try alone:
+# a call that is tried until it succeeds would do so with the next
+OWN_ERRORS = {
+    "clone3": (errno.EAGAIN, errno.ENOMEM), "clone": (errno.EAGAIN, errno.ENOMEM),
+    "close": (errno.EIO, errno.ENOSPC), "fsync": (errno.EIO, errno.ENOSPC),
+    "ftruncate": (errno.ENOSPC, errno.EFBIG), "kcmp": (errno.EPERM, errno.ESRCH),
+    "kill": (errno.EPERM, errno.ESRCH), "lseek": (errno.EINVAL, errno.ENXIO),
+    "mkdirat": (errno.ENOSPC, errno.EROFS), "mmap": (errno.ENOMEM, errno.EPERM),
+    "mount": (errno.EPERM, errno.ENOMEM), "munmap": (errno.ENOMEM,), "mprotect": (errno.ENOMEM,),
+    "openat": (errno.EMFILE, errno.EACCES, errno.ENOMEM, errno.EINTR),
+    "pidfd_open": (errno.EMFILE, errno.ESRCH), "pipe2": (errno.EMFILE,),
+    "ptrace": (errno.EPERM, errno.ESRCH, errno.EIO), "pwrite64": (errno.ENOSPC, errno.EIO, errno.EINTR),
+    "renameat2": (errno.ENOSPC, errno.EXDEV), "setns": (errno.EPERM, errno.ENOMEM),
+    "shmat": (errno.ENOMEM, errno.EACCES), "socketpair": (errno.EMFILE, errno.ENFILE),
+    "write": (errno.ENOSPC, errno.EIO, errno.EINTR), "writev": (errno.ENOSPC, errno.EIO, errno.EINTR),
+}
+PATIENCE = 60  # seconds
+# the dynamic loader does not look at what becomes of its own first mapping
+BEFORE_MAIN = 5
 LOADER = 127  # how the dynamic loader ends a program that it cannot start
 # all but "the original could not be resumed"; a configuration that cannot be read is a usage error
 ALLOWED = {codes.OK, codes.FAILED, codes.USAGE, codes.REFUSED, codes.IMAGE, codes.PRIVILEGE, LOADER}
 
 
-def inject(context, test, position, error, *args):
-    """Runs ckpt with one failing call; (exit code, the names of all calls or of the failed one, stderr)."""
+def inject(context, test, position, error, *args, threads=False, call=None):
+    """Runs ckpt with one failing call (of that name); (exit code, the names of all calls or of the failed
+    one, stderr)."""
     report, names = test.dir / "fault", test.dir / "calls"
     command = [str(context.tool("fault")), "-n", str(position), "-e", str(error), "-o", str(report)]
+    command += (["-t"] if threads else []) + (["-s", call] if call else [])
     command += [] if position else ["-l", str(names)]
     command += ["--", context.ckpt().binary, *map(str, args)]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              errors="replace", timeout=120, check=False, cwd="/")
+                              errors="replace", timeout=PATIENCE, check=False, cwd="/")
     except subprocess.TimeoutExpired as expired:
         raise Failure(f"call {position} ({report.read_text().split()[-1]}) failing with "
                       f"{errno.errorcode[error]}: ckpt hangs") from expired
@@ -45,11 +69,20 @@ def files_of(victim):
             for name in directories + files}
 
 
-class Faults:
-    """One victim, and runs of ckpt in each of which one call fails."""
+def says_why(err):
+    """Does a message say what failed, and why?"""
+    return any(re.match(r"ckpt: \S.*\w\S*$", line) for line in err.splitlines())
 
-    def __init__(self, context, test, scenario):
-        self.context, self.test = context, test
+
+class Faults:
+    """One victim, and runs of ckpt in each of which one call fails: of the main thread, or of the others."""
+
+    allowed = ALLOWED
+
+    def __init__(self, context, test, scenario, threads=False):
+        self.context, self.test, self.threads = context, test, threads
+        # what the victim before has said is not this one's answer
+        shutil.rmtree(test.dir / "victim", ignore_errors=True)
         self.victim = Victim(test, context.scenario(scenario))
         self.image = test.dir / "image"
         shutil.rmtree(self.image, ignore_errors=True)
@@ -61,17 +94,22 @@ class Faults:
 
     def undisturbed(self, *args):
         """The names of the calls that a run makes."""
-        code, self.calls, err = inject(self.context, self.test, 0, 0, *args)
+        code, self.calls, err = inject(self.context, self.test, 0, 0, *args, threads=self.threads)
         expect(code == 0, f"without a fault it ended with {code}: {err}")
 
-    def disturbed(self, position, error, *args):
+    def disturbed(self, position, error, call, *args):
         """One run; its exit code, and what was done."""
-        code, name, err = inject(self.context, self.test, position, error, *args)
+        code, name, err = inject(self.context, self.test, position, error, *args, threads=self.threads,
+                                 call=call)
         what = f"call {position} of {len(self.calls)} ({name}) failing with {errno.errorcode[error]}"
         self.test.log(f"{what}: exit {code} {err.strip()[-300:]}")
-        expect(code in ALLOWED, f"{what}: ckpt ended with {code}: {err[-200:]}")
         self.runs += 1
         self.failed += code != 0
+        if code == -signal.SIGSEGV and position <= BEFORE_MAIN:
+            return code, what
+        expect(code in self.allowed, f"{what}: ckpt ended with {code}: {err[-200:]}")
+        expect(code in (codes.OK, codes.DIFFERENT, LOADER) or says_why(err),
+               f"{what}: ckpt ended with {code} and does not say why: {err[-200:]!r}")
         return code, what
 
     def end(self):
@@ -85,8 +123,8 @@ class Faults:
 class Dump(Faults):
     """ckpt dump --leave-running"""
 
-    def __init__(self, context, test, scenario):
-        super().__init__(context, test, scenario)
+    def __init__(self, context, test, scenario, threads=False):
+        super().__init__(context, test, scenario, threads)
         self.args = ("dump", "-t", self.victim.pid, "-D", self.image, "--leave-running")
         self.undisturbed(*self.args)
         self.unharmed("without a fault")
@@ -104,10 +142,29 @@ class Dump(Faults):
         self.outside.expect_nothing(what)
         self.before = inventory.take(self.victim.pid)
 
-    def fault(self, position, error):
+    def fault(self, position, error, call=None):
         """Makes one call fail."""
         shutil.rmtree(self.image, ignore_errors=True)
-        _, what = self.disturbed(position, error, *self.args)
+        _, what = self.disturbed(position, error, call, *self.args)
+        self.unharmed(what)
+
+
+class Verify(Dump):
+    """ckpt verify, of a tree that goes on"""
+
+    # the victim's check of itself changes its memory
+    allowed = ALLOWED | {codes.DIFFERENT}
+
+    def __init__(self, context, test, scenario, threads=False):
+        super().__init__(context, test, scenario, threads)
+        self.args = ("verify", "-D", self.image)
+        context.ckpt().run(test, *self.args, code=None)
+        code, self.calls, err = inject(context, test, 0, 0, *self.args, threads=threads)
+        expect(code in (codes.OK, codes.DIFFERENT), f"without a fault it ended with {code}: {err}")
+
+    def fault(self, position, error, call=None):
+        """Makes one call fail."""
+        _, what = self.disturbed(position, error, call, *self.args)
         self.unharmed(what)
 
 
@@ -115,8 +172,8 @@ class Restore(Faults):
     """ckpt restore: nothing is left of a failed one. A copy is looked at from outside only: a check may
     change files, and the next copy comes from the same image."""
 
-    def __init__(self, context, test, scenario):
-        super().__init__(context, test, scenario)
+    def __init__(self, context, test, scenario, threads=False):
+        super().__init__(context, test, scenario, threads)
         self.args = ("restore", "-D", self.image, "-d")
         context.ckpt().dump(test, self.victim.pid, self.image)
         proc.wait_gone(self.pids)
@@ -124,9 +181,9 @@ class Restore(Faults):
         self.undisturbed(*self.args)
         proc.kill_tree(self.victim.pid)
 
-    def fault(self, position, error):
+    def fault(self, position, error, call=None):
         """Makes one call fail."""
-        code, what = self.disturbed(position, error, *self.args)
+        code, what = self.disturbed(position, error, call, *self.args)
         if code:
             try:
                 proc.wait_gone(self.pids)
@@ -147,3 +204,47 @@ def sample(kind, context, test, scenario, wanted):
     for index, position in enumerate(positions(len(faults.calls), wanted)):
         faults.fault(position, ERRORS[index % len(ERRORS)])
     return str(faults)
+
+
+def spread(calls, most):
+    """The positions to fail: of each call at most `most`, evenly over the run; all of them with None."""
+    places = {}
+    for position, name in enumerate(calls, 1):
+        if name != "-":
+            places.setdefault(name, []).append(position)
+    return {name: [found[index - 1] for index in positions(len(found), most or len(found))]
+            for name, found in places.items()}
+
+
+def complete(kind, context, test, scenario, most):
+    """Each call of a run (spread()), each with the next of its errors; what came of it: {call: [made, failed,
+    passes]}, and the harms. The order of calls is not always the same: what another run calls at a position
+    may be another call."""
+    counts, harms = {}, []
+    for threads in (False, True):
+        faults = kind(context, test, scenario, threads)
+        made = collections.Counter(faults.calls)
+        for name, places in sorted(spread(faults.calls, most).items()):
+            errors, count = OWN_ERRORS.get(name, ERRORS), counts.setdefault(name, [0, 0, 0])
+            count[0] += made[name]
+            for index, position in enumerate(places):
+                count[1] += 1
+                try:
+                    faults.fault(position, errors[index % len(errors)])
+                    count[2] += 1
+                except Failure as failure:
+                    harms.append(str(failure))
+                    print(f"     harm: {failure}", flush=True)
+                    faults.end()
+                    faults = kind(context, test, scenario, threads)
+        faults.end()
+    return counts, harms
+
+
+def named(kind, context, test, scenario, call, error):
+    """Every call of one name, one after the other."""
+    faults = kind(context, test, scenario)
+    numbers = faults.calls.count(call)
+    for number in range(1, numbers + 1):
+        faults.fault(number, error, call)
+    return f"{numbers} times {call}"

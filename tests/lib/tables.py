@@ -41,6 +41,22 @@ def switch_off(context, results, chosen):
         + "\n".join(table) + "\n")
 
 
+def faults(context, command, load, counts):
+    """The section of docs/faults.md that tells of one command over one load."""
+    path = context.source / "docs" / "faults.md"
+    title = f"### {load}, {command}"
+    total = [sum(column) for column in zip(*counts.values())]
+    rows = [f"| {call} | {' | '.join(map(str, count))} |"
+            for call, count in (("**all**", total), *sorted(counts.items()))]
+    section = "\n".join([title, "", "| call | made | failed | passes |", "| --- | --- | --- | --- |",
+                         *rows, ""])
+    print(section, flush=True)
+    head, *sections = path.read_text(encoding="utf-8").split("\n### ")
+    found = {f"### {text.splitlines()[0]}": f"### {text}".rstrip("\n") + "\n" for text in sections}
+    found[title] = section
+    put(path, head.rstrip("\n") + "\n\n" + "\n".join(found[key] for key in sorted(found)))
+
+
 def repeats(results, chosen):
     """The section of docs/compatibility.md, if nothing was left out; what failed is counted there."""
     rows = [f"| {name} | {runs} | {passes} |" for name, (runs, passes) in sorted(results.counts.items())

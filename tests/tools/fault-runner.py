@@ -13,7 +13,7 @@ sys.path.insert(0, str(TESTS))
 
 from lib import context, faulting, proc, report  # pylint: disable=wrong-import-position
 
-KINDS = {"dump": faulting.Dump, "restore": faulting.Restore}
+KINDS = {"dump": faulting.Dump, "restore": faulting.Restore, "verify": faulting.Verify}
 
 
 def arguments():

@@ -2,7 +2,7 @@
  *
  * Makes one system call of a program fail:
  *
- *	fault [-n N] [-e ERRNO] [-s NAME] [-o FILE] [-l LIST] -- PROGRAM ARGS...
+ *	fault [-t] [-n N] [-e ERRNO] [-s NAME] [-o FILE] [-l LIST] -- PROGRAM ARGS...
  *
  * runs PROGRAM and lets its N-th system call (its N-th call of NAME with -s) return ERRNO (a
  * number, EIO without -e) without being made. Writes "CALLS NAME", the number of calls seen and
@@ -10,8 +10,8 @@
  * one a line, to LIST ("-": one that cannot). Ends as the program does, which is left alone once
  * its call has failed.
  *
- * Only the main thread is followed: what ckpt forks becomes its own tracee, and there can be one
- * tracer.
+ * Only the main thread's calls count, with -t only those of the other threads. Processes are not
+ * followed: what ckpt forks becomes its own tracee, and there can be one tracer.
  */
 #include <errno.h>
 #include <seccomp.h>
@@ -32,6 +32,7 @@ struct plan {
 	unsigned long position;
 	long error;
 	int nr; /* -1: any */
+	bool threads;
 	const char *output;
 	FILE *list;
 };
@@ -39,7 +40,7 @@ struct plan {
 struct seen {
 	unsigned long calls;
 	long failed; /* number of the call, -1: none yet */
-	bool failing;
+	pid_t failing;
 };
 
 static _Noreturn void die(const char *what)
@@ -50,7 +51,7 @@ static _Noreturn void die(const char *what)
 
 static _Noreturn void usage(void)
 {
-	fputs("usage: fault [-n N] [-e ERRNO] [-s SYSCALL] [-o FILE] [-l LIST] -- PROGRAM "
+	fputs("usage: fault [-t] [-n N] [-e ERRNO] [-s SYSCALL] [-o FILE] [-l LIST] -- PROGRAM "
 	      "ARGS...\n",
 	      stderr);
 	exit(125);
@@ -59,8 +60,11 @@ static _Noreturn void usage(void)
 static struct plan parse(int argc, char **argv)
 {
 	struct plan plan = { .error = EIO, .nr = -1 };
-	for (int c; (c = getopt(argc, argv, "+n:e:s:o:l:")) != -1;) {
+	for (int c; (c = getopt(argc, argv, "+tn:e:s:o:l:")) != -1;) {
 		switch (c) {
+		case 't':
+			plan.threads = true;
+			break;
 		case 'n':
 			plan.position = strtoul(optarg, NULL, 10);
 			break;
@@ -89,7 +93,7 @@ static struct plan parse(int argc, char **argv)
 	return plan;
 }
 
-static pid_t start(char **argv)
+static pid_t start(char **argv, const struct plan *plan)
 {
 	pid_t pid = fork();
 	if (pid < 0)
@@ -106,7 +110,8 @@ static pid_t start(char **argv)
 	if (waitpid(pid, &status, 0) != pid || !WIFSTOPPED(status))
 		die("waitpid");
 	if (ptrace(PTRACE_SETOPTIONS, pid, 0,
-		   PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACEEXEC | PTRACE_O_EXITKILL) < 0)
+		   PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACEEXEC | PTRACE_O_EXITKILL |
+			   (plan->threads ? PTRACE_O_TRACECLONE : 0)) < 0)
 		die("PTRACE_SETOPTIONS");
 	return pid;
 }
@@ -114,12 +119,13 @@ static pid_t start(char **argv)
 /*
  * A call that ends the program, or that is no call, cannot fail. brk(2) fails by returning an
  * address, and futex(2) as the C library's own locks use it does not fail at all: the library ends
- * the program at an error that the kernel does not give. set_tid_address(2) cannot fail either.
+ * the program at an error that the kernel does not give, as it does for rseq(2). set_tid_address(2)
+ * cannot fail either.
  */
 static bool can_fail(long nr)
 {
-	return nr != SYS_futex && nr != SYS_brk && nr != SYS_set_tid_address && nr != SYS_exit &&
-	       nr != SYS_exit_group && nr != SYS_rt_sigreturn && nr != SYS_execve;
+	return nr != SYS_futex && nr != SYS_brk && nr != SYS_set_tid_address && nr != SYS_rseq &&
+	       nr != SYS_exit && nr != SYS_exit_group && nr != SYS_rt_sigreturn && nr != SYS_execve;
 }
 
 static void write_report(const char *path, const struct seen *seen)
@@ -143,51 +149,64 @@ static void note(FILE *list, long nr)
 	free(name);
 }
 
-static void on_syscall(pid_t pid, const struct plan *plan, struct seen *seen)
+static void on_syscall(pid_t tid, bool counts, const struct plan *plan, struct seen *seen)
 {
 	struct __ptrace_syscall_info info;
-	if (ptrace(PTRACE_GET_SYSCALL_INFO, pid, sizeof(info), &info) < 0)
+	if (ptrace(PTRACE_GET_SYSCALL_INFO, tid, sizeof(info), &info) < 0)
 		return;
 	if (info.op == PTRACE_SYSCALL_INFO_EXIT) {
-		if (seen->failing)
-			ptrace(PTRACE_POKEUSER, pid, offsetof(struct user_regs_struct, rax),
-			       -plan->error);
-		seen->failing = false;
+		if (seen->failing != tid)
+			return;
+		ptrace(PTRACE_POKEUSER, tid, offsetof(struct user_regs_struct, rax), -plan->error);
+		seen->failing = 0;
 		return;
 	}
 	long nr = (long)info.entry.nr;
-	if (info.op != PTRACE_SYSCALL_INFO_ENTRY || (plan->nr >= 0 && nr != plan->nr))
+	if (info.op != PTRACE_SYSCALL_INFO_ENTRY || !counts || (plan->nr >= 0 && nr != plan->nr))
 		return;
 	seen->calls++;
 	if (plan->list)
 		note(plan->list, nr);
 	if (seen->calls != plan->position || !can_fail(nr))
 		return;
-	ptrace(PTRACE_POKEUSER, pid, offsetof(struct user_regs_struct, orig_rax), -1L);
-	seen->failing = true;
+	ptrace(PTRACE_POKEUSER, tid, offsetof(struct user_regs_struct, orig_rax), -1L);
+	seen->failing = tid;
 	seen->failed = nr;
 	/* in case the program never ends */
 	if (plan->output)
 		write_report(plan->output, seen);
 }
 
+/* A clone(2) whose child sends no SIGCHLD is reported as a thread's, and may be a process. */
+static bool is_thread(pid_t tid, pid_t pid)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d", (int)pid, (int)tid);
+	return !access(path, F_OK);
+}
+
 static int follow(pid_t pid, const struct plan *plan, struct seen *seen)
 {
+	pid_t tid = pid;
 	int signal = 0;
 	for (;;) {
-		bool over = seen->failed >= 0 && !seen->failing;
+		bool over = (seen->failed >= 0 && !seen->failing) || !is_thread(tid, pid);
 		int status;
-		if (ptrace(over ? PTRACE_DETACH : PTRACE_SYSCALL, pid, 0, signal) < 0 &&
+		if (ptrace(over ? PTRACE_DETACH : PTRACE_SYSCALL, tid, 0, signal) < 0 &&
 		    errno != ESRCH)
 			die("PTRACE_SYSCALL");
-		if (waitpid(pid, &status, 0) != pid)
+		do
+			tid = waitpid(-1, &status, __WALL);
+		while (tid > 0 && tid != pid && !WIFSTOPPED(status));
+		if (tid < 0)
 			die("waitpid");
 		if (!WIFSTOPPED(status))
 			return status;
 		signal = 0;
 		if (WSTOPSIG(status) == (SIGTRAP | 0x80))
-			on_syscall(pid, plan, seen);
-		else if (!(status >> 16))
+			on_syscall(tid, plan->threads == (tid != pid), plan, seen);
+		else if (!(status >> 16) && (tid == pid || WSTOPSIG(status) != SIGSTOP))
 			signal = WSTOPSIG(status);
 	}
 }
@@ -196,7 +215,7 @@ int main(int argc, char **argv)
 {
 	struct plan plan = parse(argc, argv);
 	struct seen seen = { .failed = -1 };
-	int status = follow(start(argv + optind), &plan, &seen);
+	int status = follow(start(argv + optind, &plan), &plan, &seen);
 	if (plan.list)
 		fclose(plan.list);
 	if (plan.output)
