@@ -91,8 +91,10 @@ int main(int argc, char **argv)
 			return CKPT_EXIT_FAILED;
 	code = run(&c, argc, argv);
 	/* a table that could not be written is no success */
-	if (fflush(stdout) == EOF && code == CKPT_EXIT_OK)
+	if (fflush(stdout) == EOF && code == CKPT_EXIT_OK) {
+		fprintf(c.log, "ckpt: standard output: %s\n", ckpt_errno_name(errno));
 		code = CKPT_EXIT_FAILED;
+	}
 	ckpt_free(c.ckpt);
 	if (c.log != stderr)
 		fclose(c.log);
