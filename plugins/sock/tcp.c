@@ -302,8 +302,11 @@ static int hold(struct ckpt_run *run, const struct ckpt_fd_found *f, const struc
 static int survey_over(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
 {
 	struct pollfd p = { .fd = f->fd };
+	const struct ckpt_ns *net;
 	int r = sock_survey(run, f, err);
 
+	if (!r)
+		r = sock_net_of(run, f->fd, &net, err);
 	if (r)
 		return r;
 	if (!ckpt_feature_on(run, "tcp-over"))
@@ -311,6 +314,9 @@ static int survey_over(struct ckpt_run *run, const struct ckpt_fd_found *f, stru
 				   "its TCP connection has ended, and the feature sock.tcp-over is "
 				   "switched off",
 				   "switch it on");
+	r = sock_tcp_over_survey(run, f, net, err);
+	if (r)
+		return r;
 	if (poll(&p, 1, 0) < 0)
 		return ckpt_fail_sys(err, errno, "poll(2)");
 	/* who lets connections be reset does not mind why one was */

@@ -106,6 +106,9 @@ enum sock_tcp_form sock_tcp_wish(struct ckpt_run *run);
 int sock_tcp_outside_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			    const struct ckpt_ns *net, enum sock_tcp_form *form,
 			    struct ckpt_error *err);
+/* Of one that is over, or is to be: can the restore end it there? */
+int sock_tcp_over_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			 const struct ckpt_ns *net, struct ckpt_error *err);
 /* Does the address belong to that namespace? */
 bool sock_is_at(const struct ckpt_ns *net, const union sock_address *a);
 bool sock_tcp_outside_plan(const Ckpt__Sock__Tcp *rec);

@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
+#include <time.h>
 
 #define QUEUE_MAX  (32u << 20)
 #define BUFFER_MAX (INT32_MAX / 4)
@@ -68,33 +69,6 @@ static bool has_loopback(const struct ckpt_ns *net)
 	return fd >= 0 && !ioctl(fd, SIOCGIFFLAGS, &q) && q.ifr_flags & IFF_UP;
 }
 
-int sock_tcp_outside_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
-			    const struct ckpt_ns *net, enum sock_tcp_form *form,
-			    struct ckpt_error *err)
-{
-	union sock_address local = { 0 };
-	socklen_t len = sizeof(local);
-
-	*form = sock_tcp_wish(run);
-	if (!ckpt_feature_on(run, "tcp-outside"))
-		return sock_refuse(run, f, "tcp-outside",
-				   "the other end of the TCP connection is outside the tree, and "
-				   "the feature sock.tcp-outside is switched off",
-				   "switch it on");
-	if (getsockname(f->fd, &local.sa, &len))
-		return ckpt_fail_sys(err, errno, "getsockname(2)");
-	if (!has_loopback(net))
-		return sock_refuse(run, f, "tcp-loopback",
-				   "the other end of the TCP connection is outside the tree, and "
-				   "the loopback interface, which its restore needs, is down",
-				   "set it up (ip link set lo up)");
-	if (*form == SOCK_TCP_KEPT && !sock_is_at(net, &local))
-		return sock_refuse(run, f, "tcp-address",
-				   "the address of this end of the TCP connection is gone",
-				   "-o net.tcp=reset ends such connections");
-	return 0;
-}
-
 /* ---- plan ------------------------------------------------------------------------------- */
 
 /* What was said must lead to the state. */
@@ -145,8 +119,16 @@ bool sock_tcp_outside_plan(const Ckpt__Sock__Tcp *rec)
 
 /* ---- one that is kept --------------------------------------------------------------------- */
 
-static int fail_state(const struct sock_end *e, struct ckpt_error *err)
+/* A busy machine delivers what goes over loopback a little later. */
+#define AWAIT_MS 200
+
+static int await_state(const struct sock_end *e, struct ckpt_error *err)
 {
+	for (int ms = 0; ms < AWAIT_MS; ms++) {
+		if (sock_tcp_state(e->fd) == (int)e->rec->state)
+			return 0;
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
 	ckpt_fail(err, EPROTO, "a TCP connection is in state %d, not %u", sock_tcp_state(e->fd),
 		  e->rec->state);
 	return ckpt_hint(err, "a packet filter may drop what goes over the loopback interface");
@@ -198,8 +180,8 @@ static int lead_to_state(const struct sock_end *e, struct ckpt_error *err)
 		r = hear(e, false, err);
 	if (!r && rec->state == TCP_CLOSING && all_sent)
 		r = hear(e, true, err);
-	if (!r && all_sent && sock_tcp_state(e->fd) != (int)rec->state)
-		r = fail_state(e, err);
+	if (!r && all_sent)
+		r = await_state(e, err);
 	if (r)
 		return r;
 	r = sock_tcp_set(e->fd, TCP_REPAIR, SOCK_REPAIR_OFF);
@@ -275,17 +257,38 @@ static int end_it(const struct sock_end *e, const union sock_address *local,
 	r = sock_tcp_forge(&s);
 	if (r)
 		return ckpt_fail_sys(err, r, "a segment of a TCP connection");
-	if (sock_tcp_state(e->fd) != TCP_CLOSE)
-		return fail_state(e, err);
+	r = await_state(e, err);
+	if (r)
+		return r;
 	r = sock_tcp_set(e->fd, TCP_REPAIR, SOCK_REPAIR_END);
 	return r ? ckpt_fail_sys(err, r, "TCP_REPAIR") : 0;
+}
+
+/* An end that has said nothing and heard nothing; points into the others. */
+static int plain_end(Ckpt__Sock__Tcp *rec, Ckpt__Sock__TcpWindow *window,
+		     struct sock_address_text text[2], const union sock_address *local,
+		     const union sock_address *peer, struct ckpt_error *err)
+{
+	if (sock_address_read(local, &text[0]) || sock_address_read(peer, &text[1]))
+		return ckpt_fail_sys(err, errno, "an address");
+	ckpt__sock__tcp_window__init(window);
+	window->send = window->largest = window->receive = UINT16_MAX;
+	window->wl1 = window->update = 1;
+	rec->local = &text[0].rec;
+	rec->peer = &text[1].rec;
+	rec->send_seq = rec->receive_seq = 1;
+	rec->out.len = 0;
+	rec->mss = 1000;
+	rec->sack = rec->scaled = rec->timestamps = false;
+	rec->window = window;
+	return 0;
 }
 
 static int make_over(struct sock_end *e, struct ckpt_error *err)
 {
 	const Ckpt__Sock__Tcp *saved = e->rec;
-	Ckpt__Sock__TcpWindow window = CKPT__SOCK__TCP_WINDOW__INIT;
 	Ckpt__Sock__Tcp rec = *saved;
+	Ckpt__Sock__TcpWindow window;
 	struct sock_address_text text[2];
 	union sock_address local, peer;
 	socklen_t len;
@@ -294,17 +297,9 @@ static int make_over(struct sock_end *e, struct ckpt_error *err)
 	if (!sock_address_write(saved->family, saved->local, &local, &len))
 		return ckpt_fail_image(err, "open file %u has no valid address", saved->id);
 	stand_in(e->net, &local, &peer);
-	if (sock_address_read(&local, &text[0]) || sock_address_read(&peer, &text[1]))
-		return ckpt_fail_sys(err, errno, "an address");
-	window.send = window.largest = window.receive = UINT16_MAX;
-	window.wl1 = window.update = 1;
-	rec.local = &text[0].rec;
-	rec.peer = &text[1].rec;
-	rec.send_seq = rec.receive_seq = 1;
-	rec.out.len = 0;
-	rec.mss = 1000;
-	rec.sack = rec.scaled = rec.timestamps = false;
-	rec.window = &window;
+	r = plain_end(&rec, &window, text, &local, &peer, err);
+	if (r)
+		return r;
 	rec.state = TCP_CLOSE;
 	e->rec = &rec;
 	r = sock_tcp_make_end(e, err);
@@ -315,6 +310,128 @@ static int make_over(struct sock_end *e, struct ckpt_error *err)
 		(void)sock_int(e->fd, SOL_SOCKET, SO_ERROR);
 	return r ? r : sock_tcp_finish_end(e, err);
 }
+
+/* ---- survey ------------------------------------------------------------------------------- */
+
+/*
+ * Lead a socket of our own to that state as the restore will one of the tree. It is in repair
+ * mode until it is closed, so it shares the port without a word to those that have it.
+ */
+static int rehearse(const struct ckpt_ns *net, const union sock_address *local,
+		    const union sock_address *peer, uint32_t state, struct ckpt_error *err)
+{
+	Ckpt__Sock__Tcp rec = CKPT__SOCK__TCP__INIT;
+	struct sock_end e = { .rec = &rec, .net = net };
+	Ckpt__Sock__TcpWindow window;
+	struct sock_address_text text[2];
+	CKPT_AUTO_FD int fd = -1;
+	int r = plain_end(&rec, &window, text, local, peer, err);
+
+	if (r)
+		return r;
+	rec.family = local->sa.sa_family;
+	rec.state = state;
+	rec.fin_acked = state == TCP_FIN_WAIT2;
+	fd = sock_tcp_new(&rec, net, false, err);
+	if (fd < 0)
+		return fd;
+	e.fd = fd;
+	r = sock_tcp_make_end(&e, err);
+	if (r || state == TCP_CLOSE)
+		return r ? r : end_it(&e, local, peer, err);
+	if (state == TCP_FIN_WAIT2)
+		r = say_end(&e, err);
+	if (!r)
+		r = hear(&e, state == TCP_CLOSE_WAIT, err);
+	return r ? r : await_state(&e, err);
+}
+
+/* Forged segments go over loopback: does it stand, and does what leads to that state arrive? */
+static int survey_segments(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			   const struct ckpt_ns *net, const union sock_address *local,
+			   const union sock_address *peer, uint32_t state)
+{
+	struct ckpt_error why = { 0 };
+	char reason[512];
+
+	if (!has_loopback(net))
+		return sock_refuse(run, f, "tcp-loopback",
+				   "the restore tells the socket over the loopback interface what "
+				   "the other end of its TCP connection has said, and that "
+				   "interface is down",
+				   "set it up (ip link set lo up), or let the program close the "
+				   "socket");
+	if (state == TCP_ESTABLISHED || !rehearse(net, local, peer, state, &why))
+		return 0;
+	snprintf(reason, sizeof(reason),
+		 "the restore tells the socket over the loopback interface what the other end of "
+		 "its TCP connection has said, and in a trial that did not arrive, as where a "
+		 "packet filter drops it (ct state invalid drop): %.200s",
+		 why.text);
+	return sock_refuse(run, f, "tcp-filtered", reason,
+			   "accept packets on lo before that rule (iif lo accept), or let the "
+			   "program close the socket");
+}
+
+int sock_tcp_over_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			 const struct ckpt_ns *net, struct ckpt_error *err)
+{
+	union sock_address local = { 0 }, peer;
+	socklen_t len = sizeof(local);
+
+	if (getsockname(f->fd, &local.sa, &len))
+		return ckpt_fail_sys(err, errno, "getsockname(2)");
+	stand_in(net, &local, &peer);
+	return survey_segments(run, f, net, &local, &peer, TCP_CLOSE);
+}
+
+/* What a connection is led to by the other end's word; TCP_ESTABLISHED: by none. */
+static uint32_t state_heard(int state)
+{
+	switch (state) {
+	case TCP_CLOSE_WAIT:
+	case TCP_LAST_ACK:
+	case TCP_CLOSING:
+		return TCP_CLOSE_WAIT;
+	case TCP_FIN_WAIT2:
+		return TCP_FIN_WAIT2;
+	default:
+		return TCP_ESTABLISHED;
+	}
+}
+
+static int survey_kept(struct ckpt_run *run, const struct ckpt_fd_found *f,
+		       const struct ckpt_ns *net, struct ckpt_error *err)
+{
+	union sock_address local = { 0 }, peer = { 0 };
+	socklen_t len = sizeof(local), peer_len = sizeof(peer);
+
+	if (getsockname(f->fd, &local.sa, &len) || getpeername(f->fd, &peer.sa, &peer_len))
+		return ckpt_is_live(run) ? 1 : ckpt_fail_sys(err, errno, "getpeername(2)");
+	if (!sock_is_at(net, &local))
+		return sock_refuse(run, f, "tcp-address",
+				   "the address of this end of the TCP connection is gone",
+				   "-o net.tcp=reset ends such connections");
+	/* another connection than the real one */
+	peer.in.sin_port = htons((uint16_t)(ntohs(peer.in.sin_port) == 9 ? 7 : 9));
+	return survey_segments(run, f, net, &local, &peer, state_heard(sock_tcp_state(f->fd)));
+}
+
+int sock_tcp_outside_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			    const struct ckpt_ns *net, enum sock_tcp_form *form,
+			    struct ckpt_error *err)
+{
+	*form = sock_tcp_wish(run);
+	if (!ckpt_feature_on(run, "tcp-outside"))
+		return sock_refuse(run, f, "tcp-outside",
+				   "the other end of the TCP connection is outside the tree, and "
+				   "the feature sock.tcp-outside is switched off",
+				   "switch it on");
+	return *form == SOCK_TCP_KEPT ? survey_kept(run, f, net, err)
+				      : sock_tcp_over_survey(run, f, net, err);
+}
+
+/* ---- restore ------------------------------------------------------------------------------ */
 
 /* Over loopback comes nothing to a socket that is bound to another device: that option is last. */
 static int options_but_device(const Ckpt__Sock__Tcp *rec, int fd, bool device,

@@ -397,6 +397,34 @@ static void net_details(void)
 	net_with("ip link property add dev lo altname ckpt-refuse");
 }
 
+/* A connection that is over, before that was done to its network namespace. */
+static void tcp_over_with(const char *then)
+{
+	struct linger reset = { 1, 0 };
+	char byte;
+	net_with("ip link set lo up");
+	int server, client = tcp_client(&server);
+	int accepted = MUST(accept(server, NULL, NULL));
+	MUST(setsockopt(accepted, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset)));
+	close(accepted);
+	close(server);
+	if (read(client, &byte, 1) != -1 || errno != ECONNRESET)
+		victim_die("the connection is not reset");
+	if (system(then))
+		victim_skip("%s: this kernel has not all of it", then);
+}
+
+static void tcp_loopback(void)
+{
+	tcp_over_with("ip link set lo down");
+}
+
+static void tcp_filtered(void)
+{
+	tcp_over_with("nft 'add table inet f; add chain inet f in { type filter hook input "
+		      "priority 0; }; add rule inet f in ct state invalid drop'");
+}
+
 static void net_lifetime(void)
 {
 	net_with("ip addr add 10.7.7.7/24 dev lo valid_lft 90000 preferred_lft 90000");
@@ -641,6 +669,8 @@ static const struct mode {
 	{ "mount-overlay", mount_overlay, "/other .*overlay" },
 	{ "mount-taken-off", mount_taken_off, "fd detached-mount .*in no mount namespace" },
 	{ "terminal-by-node", terminal_by_node, "tty devpts .*by a node beside that devpts" },
+	{ "tcp-loopback", tcp_loopback, "sock tcp-loopback .*is down" },
+	{ "tcp-filtered", tcp_filtered, "sock tcp-filtered .*in a trial that did not arrive" },
 	{ "net-lifetime", net_lifetime, "addresses or routes that expire" },
 	{ "net-nexthop", net_nexthop, "next hop objects" },
 	{ "net-xfrm", net_xfrm, "IPsec" },
