@@ -242,6 +242,18 @@ int sock_net_plan(struct ckpt_run *run, struct ckpt_error *err);
 /* restore: where that file belongs. */
 struct ckpt_ns *sock_net_saved(struct ckpt_run *run, uint32_t file);
 
+/* ---- interfaces that a socket is bound to or has joined a group at -------------------- */
+
+/* An image's name and number of one: both or none. */
+bool sock_interface_ok(const char *name, uint32_t index);
+/* plan: one that must be in ckpt's own namespace is looked for there. */
+void sock_interface_plan(struct ckpt_run *run, uint32_t file, const char *name);
+/*
+ * restore, in the socket's namespace: the number that it has by now, for in ckpt's own it may
+ * be another one. 0: it was none.
+ */
+int sock_interface_now(const char *name, struct ckpt_error *err);
+
 /* ---- unix sockets ---------------------------------------------------------------- */
 
 /* The kernel's lists of unix sockets in all network namespaces, read once a look. */

@@ -210,8 +210,8 @@ static bool good_group(const Ckpt__Sock__Group *g)
 	const size_t one = sizeof(struct sockaddr_storage);
 
 	if (g->group.len != one || !good_address(g->group.data) || g->sources.len % one ||
-	    g->sources.len / one > SOURCES_MAX || strlen(g->ifname) >= IFNAMSIZ ||
-	    (!g->exclude && !g->sources.len))
+	    g->sources.len / one > SOURCES_MAX || !g->ifname[0] ||
+	    !sock_interface_ok(g->ifname, g->ifindex) || (!g->exclude && !g->sources.len))
 		return false;
 	for (size_t at = 0; at < g->sources.len; at += one)
 		if (!good_address(g->sources.data + at))
@@ -230,21 +230,15 @@ int sock_multicast_plan(struct ckpt_run *run, struct ckpt_error *err)
 		if (!good)
 			return ckpt_fail_image(err, "open file %u is in no valid multicast groups",
 					       rec->id);
+		for (size_t k = 0; k < rec->n_groups; k++)
+			sock_interface_plan(run, rec->id, rec->groups[k]->ifname);
 	}
 	return 0;
 }
 
-/* By its name: in ckpt's own namespace its number may be another one by now. */
-static unsigned index_now(const Ckpt__Sock__Group *g)
+static int join_sources(int fd, int level, unsigned interface, const Ckpt__Sock__Group *g)
 {
-	unsigned now = g->ifname[0] ? if_nametoindex(g->ifname) : 0;
-
-	return now ? now : g->ifindex;
-}
-
-static int join_sources(int fd, int level, const Ckpt__Sock__Group *g)
-{
-	struct group_source_req q = { .gsr_interface = index_now(g) };
+	struct group_source_req q = { .gsr_interface = interface };
 	const size_t one = sizeof(q.gsr_source);
 
 	memcpy(&q.gsr_group, g->group.data, sizeof(q.gsr_group));
@@ -257,16 +251,20 @@ static int join_sources(int fd, int level, const Ckpt__Sock__Group *g)
 	return 0;
 }
 
-static int join(int fd, const Ckpt__Sock__Group *g)
+static int join(int fd, const Ckpt__Sock__Group *g, struct ckpt_error *err)
 {
-	struct group_req q = { .gr_interface = index_now(g) };
-	int level;
+	int interface = sock_interface_now(g->ifname, err), level, r = 0;
+	struct group_req q = { .gr_interface = (unsigned)interface };
 
+	if (interface < 0)
+		return interface;
 	memcpy(&q.gr_group, g->group.data, sizeof(q.gr_group));
 	level = q.gr_group.ss_family == AF_INET ? IPPROTO_IP : IPPROTO_IPV6;
 	if (g->exclude && setsockopt(fd, level, MCAST_JOIN_GROUP, &q, sizeof(q)))
-		return -errno;
-	return join_sources(fd, level, g);
+		r = -errno;
+	if (!r)
+		r = join_sources(fd, level, (unsigned)interface, g);
+	return r ? ckpt_fail_sys(err, r, "joining a multicast group on %s", g->ifname) : 0;
 }
 
 int sock_multicast_apply(struct ckpt_run *run, uint32_t file, int fd, struct ckpt_error *err)
@@ -274,14 +272,9 @@ int sock_multicast_apply(struct ckpt_run *run, uint32_t file, int fd, struct ckp
 	ssize_t i = ckpt_record_index(run, "sock.multicast", file);
 	const Ckpt__Sock__Multicast *rec =
 		i < 0 ? NULL : ckpt_record_at(run, "sock.multicast", (size_t)i);
+	int r = 0;
 
-	for (size_t k = 0; rec && k < rec->n_groups; k++) {
-		int r = join(fd, rec->groups[k]);
-
-		if (r == 0)
-			continue;
-		ckpt_fail_sys(err, r, "joining a multicast group on %s", rec->groups[k]->ifname);
-		return ckpt_hint(err, "the interface must be there before the restore");
-	}
-	return 0;
+	for (size_t k = 0; rec && k < rec->n_groups && !r; k++)
+		r = join(fd, rec->groups[k], err);
+	return r;
 }

@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <linux/sockios.h>
+#include <net/if.h>
 #include <sched.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
@@ -179,4 +180,31 @@ struct ckpt_ns *sock_net_saved(struct ckpt_run *run, uint32_t file)
 	const Ckpt__Sock__Place *rec = i < 0 ? NULL : ckpt_record_at(run, "sock.place", (size_t)i);
 
 	return rec ? ckpt_ns_by_id(run, rec->netns) : ckpt_ns_own(run, CKPT_NS_NET);
+}
+
+bool sock_interface_ok(const char *name, uint32_t index)
+{
+	return strlen(name) < IFNAMSIZ && index <= INT32_MAX && !name[0] == !index;
+}
+
+static const char no_interface[] = "the interface must be there before the restore, by its name";
+
+void sock_interface_plan(struct ckpt_run *run, uint32_t file, const char *name)
+{
+	const struct ckpt_ns *ns = sock_net_saved(run, file);
+
+	if (name[0] && ns && ns->own && !ckpt_plan_only(run) && !if_nametoindex(name))
+		ckpt_unmet(run, CKPT_EXIT_FAILED, no_interface,
+			   "a socket, open file %u, needs the interface %s, which is not there",
+			   file, name);
+}
+
+int sock_interface_now(const char *name, struct ckpt_error *err)
+{
+	unsigned now = name[0] ? if_nametoindex(name) : 0;
+
+	if (now || !name[0])
+		return (int)now;
+	ckpt_fail_sys(err, ENODEV, "the interface %s of a socket", name);
+	return ckpt_hint(err, "%s", no_interface);
 }

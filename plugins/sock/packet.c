@@ -113,6 +113,27 @@ static int look_at(struct ckpt_run *run, const struct ckpt_fd_found *f, struct l
 		 : 0;
 }
 
+/* The name of an interface of the socket's namespace; "" if there is none. */
+static void name_of(int fd, unsigned index, char name[IFNAMSIZ])
+{
+	struct ifreq q = { .ifr_ifindex = (int)index };
+
+	snprintf(name, IFNAMSIZ, "%s", index && !ioctl(fd, SIOCGIFNAME, &q) ? q.ifr_name : "");
+}
+
+/* The kernel notes that the interface is gone, and a new one does not change that. */
+static bool has_lost_interface(int fd)
+{
+	struct sockaddr_ll local = { 0 };
+	socklen_t len = sizeof(local);
+	char name[IFNAMSIZ];
+
+	if (getsockname(fd, (struct sockaddr *)&local, &len))
+		return false;
+	name_of(fd, (unsigned)local.sll_ifindex, name);
+	return local.sll_ifindex && !name[0];
+}
+
 static int packet_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			 struct ckpt_error *err)
 {
@@ -131,6 +152,10 @@ static int packet_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 		return sock_refuse(run, f, "packet-ring",
 				   "it has a ring in memory, a fanout group or many memberships",
 				   "close it before the dump, or allow the loss");
+	if (has_lost_interface(f->fd))
+		return sock_refuse(run, f, "packet-interface",
+				   "the interface that it is bound to is gone",
+				   "let the program close it or bind it anew, or allow the loss");
 	if (poll(&p, 1, 0) < 0)
 		return ckpt_fail_sys(err, errno, "poll(2)");
 	return p.revents & (POLLIN | POLLERR)
@@ -149,14 +174,6 @@ struct record {
 	struct sock_options options;
 	Ckpt__Sock__Owner owner;
 };
-
-/* The name of an interface of the socket's namespace; "" if there is none. */
-static void name_of(int fd, unsigned index, char name[IFNAMSIZ])
-{
-	struct ifreq q = { .ifr_ifindex = (int)index };
-
-	snprintf(name, IFNAMSIZ, "%s", index && !ioctl(fd, SIOCGIFNAME, &q) ? q.ifr_name : "");
-}
 
 static void add_member(struct record *x, int fd, const struct packet_diag_mclist *m)
 {
@@ -217,37 +234,34 @@ static int packet_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err
 	if (!rec)
 		return -EBADMSG;
 	good = (rec->type == SOCK_RAW || rec->type == SOCK_DGRAM) && rec->protocol <= UINT16_MAX &&
-	       rec->ifindex <= INT32_MAX && strlen(rec->ifname) < IFNAMSIZ &&
-	       rec->n_members <= MEMBERS_MAX;
+	       sock_interface_ok(rec->ifname, rec->ifindex) && rec->n_members <= MEMBERS_MAX;
 	for (size_t i = 0; i < rec->n_members && good; i++)
 		good = rec->members[i]->address.len <= 8 && rec->members[i]->type <= UINT16_MAX &&
-		       rec->members[i]->count <= 1000 && rec->members[i]->ifindex <= INT32_MAX &&
-		       strlen(rec->members[i]->ifname) < IFNAMSIZ;
+		       rec->members[i]->count <= 1000 && rec->members[i]->ifname[0] &&
+		       sock_interface_ok(rec->members[i]->ifname, rec->members[i]->ifindex);
 	if (!good)
 		return ckpt_fail_image(err, "open file %u is not a valid packet socket", id);
+	sock_interface_plan(run, id, rec->ifname);
+	for (size_t i = 0; i < rec->n_members; i++)
+		if (strcmp(rec->members[i]->ifname, rec->ifname) != 0)
+			sock_interface_plan(run, id, rec->members[i]->ifname);
 	r = sock_owner_check(rec->owner, id, err);
 	return r ? r : sock_options_check(rec->options, rec->n_options, id, err);
 }
 
-/* By its name: in ckpt's own namespace its number may be another one by now. */
-static int index_now(const char *name, uint32_t saved)
+static int join(int fd, const Ckpt__Sock__PacketMember *m, struct ckpt_error *err)
 {
-	unsigned now = name[0] ? if_nametoindex(name) : 0;
-
-	return (int)(now ? now : saved);
-}
-
-static int join(int fd, const Ckpt__Sock__PacketMember *m)
-{
-	struct packet_mreq q = { .mr_ifindex = index_now(m->ifname, m->ifindex),
+	struct packet_mreq q = { .mr_ifindex = sock_interface_now(m->ifname, err),
 				 .mr_type = (unsigned short)m->type,
 				 .mr_alen = (unsigned short)m->address.len };
 
+	if (q.mr_ifindex < 0)
+		return q.mr_ifindex;
 	if (m->address.len)
 		memcpy(q.mr_address, m->address.data, m->address.len);
 	for (uint32_t i = 0; i < m->count; i++)
 		if (setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &q, sizeof(q)))
-			return -errno;
+			return ckpt_fail_sys(err, errno, "PACKET_ADD_MEMBERSHIP on %s", m->ifname);
 	return 0;
 }
 
@@ -263,18 +277,14 @@ static int set_up(struct ckpt_run *run, int fd, const Ckpt__Sock__Packet *rec,
 		r = sock_filter_apply(run, rec->id, fd, err);
 	if (r)
 		return r;
-	local.sll_ifindex = index_now(rec->ifname, rec->ifindex);
-	if ((rec->protocol || rec->ifindex) && bind(fd, (struct sockaddr *)&local, sizeof(local))) {
-		ckpt_fail_sys(err, errno, "bind(2) of a packet socket to %s", rec->ifname);
-		return ckpt_hint(err, "the interface must be there before the restore");
-	}
-	for (size_t i = 0; i < rec->n_members; i++) {
-		r = join(fd, rec->members[i]);
-		if (r)
-			return ckpt_fail_sys(err, r, "PACKET_ADD_MEMBERSHIP on %s",
-					     rec->members[i]->ifname);
-	}
-	return sock_owner_apply(fd, rec->owner, err);
+	local.sll_ifindex = sock_interface_now(rec->ifname, err);
+	if (local.sll_ifindex < 0)
+		return local.sll_ifindex;
+	if ((rec->protocol || rec->ifindex) && bind(fd, (struct sockaddr *)&local, sizeof(local)))
+		return ckpt_fail_sys(err, errno, "bind(2) of a packet socket to %s", rec->ifname);
+	for (size_t i = 0; i < rec->n_members && !r; i++)
+		r = join(fd, rec->members[i], err);
+	return r ? r : sock_owner_apply(fd, rec->owner, err);
 }
 
 static int packet_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,

@@ -425,6 +425,16 @@ static void tcp_filtered(void)
 		      "priority 0; }; add rule inet f in ct state invalid drop'");
 }
 
+static void packet_interface(void)
+{
+	struct sockaddr_ll to = { .sll_family = AF_PACKET };
+	net_with("ip link add gone index 77 type bridge");
+	to.sll_ifindex = 77;
+	MUST(bind(MUST(socket(AF_PACKET, SOCK_DGRAM, 0)), (void *)&to, sizeof(to)));
+	if (system("ip link delete gone"))
+		victim_die("the interface stays");
+}
+
 static void net_lifetime(void)
 {
 	net_with("ip addr add 10.7.7.7/24 dev lo valid_lft 90000 preferred_lft 90000");
@@ -669,6 +679,7 @@ static const struct mode {
 	{ "mount-overlay", mount_overlay, "/other .*overlay" },
 	{ "mount-taken-off", mount_taken_off, "fd detached-mount .*in no mount namespace" },
 	{ "terminal-by-node", terminal_by_node, "tty devpts .*by a node beside that devpts" },
+	{ "packet-interface", packet_interface, "sock packet-interface .*is gone" },
 	{ "tcp-loopback", tcp_loopback, "sock tcp-loopback .*is down" },
 	{ "tcp-filtered", tcp_filtered, "sock tcp-filtered .*in a trial that did not arrive" },
 	{ "net-lifetime", net_lifetime, "addresses or routes that expire" },
