@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Old packet filters, transformations and queueing that are not saved: found, and refused. */
+#include <arpa/inet.h>
+#include <linux/netfilter/ipset/ip_set.h>
+#include <linux/netfilter/nfnetlink.h>
 #include <linux/rtnetlink.h>
 #include <linux/xfrm.h>
 #include <netlink/attr.h>
@@ -65,6 +68,50 @@ static int ask_xfrm(struct net_job *job, struct ckpt_error *err)
 	return r < 0 ? r : net_dump(job, &policies, on_xfrm, job, err);
 }
 
+struct ipsets {
+	char first[IPSET_MAXNAMELEN];
+	size_t n;
+};
+
+static int on_ipset(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
+{
+	struct nlattr *name = nlmsg_find_attr(h, sizeof(struct nfgenmsg), IPSET_ATTR_SETNAME);
+	struct ipsets *x = arg;
+
+	(void)err;
+	if (name && !x->n++)
+		nla_strlcpy(x->first, name, sizeof(x->first));
+	return 0;
+}
+
+/* The names alone. */
+static int ask_ipsets(struct net_job *job, struct ckpt_error *err)
+{
+	struct {
+		struct nfgenmsg g;
+		struct nlattr protocol;
+		uint8_t number, pad[3];
+		struct nlattr flags;
+		uint32_t names;
+	} ask = { .g = { .nfgen_family = AF_UNSPEC },
+		  .protocol = { sizeof(ask.protocol) + 1, IPSET_ATTR_PROTOCOL },
+		  .number = IPSET_PROTOCOL_MIN,
+		  .flags = { sizeof(ask.flags) + sizeof(ask.names),
+			     IPSET_ATTR_FLAGS | NLA_F_NET_BYTEORDER },
+		  .names = htonl(IPSET_FLAG_LIST_SETNAME) };
+	const struct net_request q = { NFNL_SUBSYS_IPSET << 8 | IPSET_CMD_LIST, 0, &ask,
+				       sizeof(ask) };
+	struct ipsets x = { .n = 0 };
+	int r = net_dump(job, &q, on_ipset, &x, err);
+	char what[96];
+
+	if (r < 0 || !x.n)
+		return r;
+	snprintf(what, sizeof(what), "%zu ipsets, of which the first is %s", x.n, x.first);
+	net_refuse(job, "ipset", what);
+	return 0;
+}
+
 static int on_qdisc(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
 {
 	const struct tcmsg *tc = nlmsg_data(h);
@@ -98,7 +145,8 @@ int net_filters_refuse(struct net_job *job, struct ckpt_error *err)
 
 	old_tables(job, "/proc/thread-self/net/ip_tables_names", "iptables rules");
 	old_tables(job, "/proc/thread-self/net/ip6_tables_names", "ip6tables rules");
-	if (net_nft_refuse(job, err) < 0 || net_ask(job, NETLINK_XFRM, ask_xfrm, err) < 0)
+	if (net_nft_refuse(job, err) < 0 || net_ask(job, NETLINK_NETFILTER, ask_ipsets, err) < 0 ||
+	    net_ask(job, NETLINK_XFRM, ask_xfrm, err) < 0)
 		return -err->err;
 	return net_dump(job, &q, on_qdisc, job, err);
 }

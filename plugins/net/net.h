@@ -111,6 +111,12 @@ struct net_nft_protocol {
 /* The protocol that a rule with matches or targets of iptables is for. */
 bool net_nft_protocol(const Ckpt__Net__NftItem *rule, struct net_nft_protocol *p);
 
+/*
+ * A match or target of iptables that the rule's words do not tell all of: it has a state of its
+ * own, or refers to something elsewhere. NULL: none.
+ */
+const char *net_nft_stateful(const Ckpt__Net__NftItem *rule);
+
 /* Move the counters out of the attributes; put them back into a copy of those. */
 int net_nft_counters_take(Ckpt__Net__NftItem *it);
 void net_nft_counters_put(const Ckpt__Net__NftItem *it, uint8_t *attributes);

@@ -234,6 +234,21 @@ static uint64_t missing(const Ckpt__Net__Network *net, const Ckpt__Net__NftItem 
 	return last - n;
 }
 
+static void refuse_stateful(struct net_job *job, const Ckpt__Net__NftItem *rule)
+{
+	const char *name = rule->type == NFT_MSG_NEWRULE ? net_nft_stateful(rule) : NULL;
+	char what[256];
+
+	if (!name)
+		return;
+	snprintf(
+		what, sizeof(what),
+		"a rule of iptables, table %.60s, chain %.60s, handle %llu, with %.30s: its state, "
+		"or what it refers to, is not in its words",
+		rule->table, rule->name, (unsigned long long)rule->handle, name);
+	net_refuse(job, "nftables-stateful", what);
+}
+
 int net_nft_refuse(struct net_job *job, struct ckpt_error *err)
 {
 	Ckpt__Net__Network *net = job->net;
@@ -254,6 +269,8 @@ int net_nft_refuse(struct net_job *job, struct ckpt_error *err)
 				   "an nftables table that was changed very often");
 			break;
 		}
+	for (size_t i = 0; i < net->n_nft; i++)
+		refuse_stateful(job, net->nft[i]);
 	return 0;
 }
 

@@ -6,6 +6,7 @@
  */
 #include <arpa/inet.h>
 #include <linux/netfilter/nf_tables.h>
+#include <linux/netfilter/nf_tables_compat.h>
 #include <netlink/attr.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,6 +101,76 @@ bool net_nft_protocol(const Ckpt__Net__NftItem *rule, struct net_nft_protocol *p
 		return false;
 	nla_for_each_nested(at, list, left) look_at(&x, at);
 	return x.old && x.found;
+}
+
+/* ---- what is more than its words ------------------------------------------------------- */
+
+/* The old matches and targets that are made again from their words alone. */
+static const char *const matches[] = {
+	"addrtype",  "ah",	  "cluster",  "comment",    "connbytes", "connlabel", "connmark",
+	"conntrack", "cpu",	  "dccp",     "devgroup",   "dscp",	 "dst",	      "ecn",
+	"esp",	     "eui64",	  "frag",     "hbh",	    "helper",	 "hl",	      "icmp",
+	"icmp6",     "ipcomp",	  "iprange",  "ipv6header", "l2tp",	 "length",    "limit",
+	"mac",	     "mark",	  "mh",	      "multiport",  "owner",	 "physdev",   "pkttype",
+	"policy",    "realm",	  "rpfilter", "rt",	    "sctp",	 "socket",    "srh",
+	"state",     "statistic", "string",   "tcp",	    "tcpmss",	 "time",      "tos",
+	"ttl",	     "u32",	  "udp",      "udplite",
+};
+static const char *const targets[] = {
+	"AUDIT",      "CHECKSUM", "CLASSIFY", "CONNMARK", "CONNSECMARK", "CT",		"DNAT",
+	"DNPT",	      "DSCP",	  "ECN",      "HL",	  "HMARK",	 "LOG",		"MARK",
+	"MASQUERADE", "NETMAP",	  "NFLOG",    "NFQUEUE",  "NOTRACK",	 "REDIRECT",	"REJECT",
+	"SECMARK",    "SNAT",	  "SNPT",     "SYNPROXY", "TCPMSS",	 "TCPOPTSTRIP", "TEE",
+	"TOS",	      "TPROXY",	  "TRACE",    "TTL",
+};
+
+static bool is_in(struct nlattr *name, const char *const *list, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (says(name, list[i]))
+			return true;
+	return false;
+}
+
+/* Of CT: a timeout policy, which is an object elsewhere; it is named at that place of its words. */
+#define CT_TIMEOUT 28
+
+static bool names_timeout(struct nlattr *name, struct nlattr *info)
+{
+	return says(name, "CT") && info && nla_len(info) > CT_TIMEOUT &&
+	       ((const char *)nla_data(info))[CT_TIMEOUT];
+}
+
+static const char *stateful(struct nlattr *expression)
+{
+	struct nlattr *in[NFTA_EXPR_MAX + 1] = { 0 }, *data[NFTA_MATCH_MAX + 1] = { 0 }, *name;
+	bool match, good;
+
+	nla_parse_nested(in, NFTA_EXPR_MAX, expression, NULL);
+	match = says(in[NFTA_EXPR_NAME], "match");
+	if (!in[NFTA_EXPR_DATA] || (!match && !says(in[NFTA_EXPR_NAME], "target")))
+		return NULL;
+	/* a target's attributes have the same numbers */
+	nla_parse_nested(data, NFTA_MATCH_MAX, in[NFTA_EXPR_DATA], NULL);
+	name = data[NFTA_MATCH_NAME];
+	good = match ? is_in(name, matches, CKPT_ARRAY_SIZE(matches))
+		     : is_in(name, targets, CKPT_ARRAY_SIZE(targets)) &&
+			       !names_timeout(name, data[NFTA_MATCH_INFO]);
+	return good ? NULL : name ? nla_data(name) : "?";
+}
+
+const char *net_nft_stateful(const Ckpt__Net__NftItem *rule)
+{
+	struct nlattr *list = nla_find((struct nlattr *)(void *)rule->attributes.data,
+				       (int)rule->attributes.len, NFTA_RULE_EXPRESSIONS);
+	const char *name = NULL;
+	struct nlattr *at;
+	int left;
+
+	if (!list)
+		return NULL;
+	nla_for_each_nested(at, list, left) name = name ? name : stateful(at);
+	return name;
 }
 
 /* ---- counters ------------------------------------------------------------------------ */

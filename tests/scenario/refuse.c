@@ -10,6 +10,8 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/if_packet.h>
+#include <linux/netfilter/ipset/ip_set.h>
+#include <linux/netfilter/nfnetlink.h>
 #include <linux/netlink.h>
 #include <linux/io_uring.h>
 #include <mqueue.h>
@@ -435,6 +437,55 @@ static void packet_interface(void)
 		victim_die("the interface stays");
 }
 
+static void net_stateful(void)
+{
+	net_with("iptables-nft -A INPUT -m recent --name ckpt --set -j ACCEPT");
+}
+
+/* What `ipset create ckpt-refuse hash:ip` says. */
+static void net_ipset(void)
+{
+	struct {
+		struct nlmsghdr h;
+		struct nfgenmsg g;
+		struct nlattr protocol;
+		uint8_t number, pad[3];
+		struct nlattr name;
+		char text[12];
+		struct nlattr type;
+		char kind[8];
+		struct nlattr revision;
+		uint8_t first, more[3];
+		struct nlattr family;
+		uint8_t four, rest[3];
+		struct nlattr data;
+	} q = { .h = { sizeof(q), NFNL_SUBSYS_IPSET << 8 | IPSET_CMD_CREATE,
+		       NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, 1, 0 },
+		.g = { .nfgen_family = AF_INET },
+		.protocol = { 5, IPSET_ATTR_PROTOCOL },
+		.number = IPSET_PROTOCOL_MIN,
+		.name = { sizeof(q.name) + sizeof(q.text), IPSET_ATTR_SETNAME },
+		.text = "ckpt-refuse",
+		.type = { sizeof(q.type) + sizeof(q.kind), IPSET_ATTR_TYPENAME },
+		.kind = "hash:ip",
+		.revision = { 5, IPSET_ATTR_REVISION },
+		.family = { 5, IPSET_ATTR_FAMILY },
+		.four = AF_INET,
+		.data = { sizeof(q.data), IPSET_ATTR_DATA | NLA_F_NESTED } };
+	struct {
+		struct nlmsghdr h;
+		struct nlmsgerr e;
+		char room[256];
+	} a = { 0 };
+	net_with("true");
+	int nl = MUST(socket(AF_NETLINK, SOCK_RAW, NETLINK_NETFILTER));
+	MUST(send(nl, &q, sizeof(q), 0));
+	MUST(recv(nl, &a, sizeof(a), 0));
+	close(nl);
+	if (a.e.error)
+		victim_skip("no ipsets: %s", strerror(-a.e.error));
+}
+
 static void net_lifetime(void)
 {
 	net_with("ip addr add 10.7.7.7/24 dev lo valid_lft 90000 preferred_lft 90000");
@@ -680,6 +731,8 @@ static const struct mode {
 	{ "mount-taken-off", mount_taken_off, "fd detached-mount .*in no mount namespace" },
 	{ "terminal-by-node", terminal_by_node, "tty devpts .*by a node beside that devpts" },
 	{ "packet-interface", packet_interface, "sock packet-interface .*is gone" },
+	{ "net-stateful", net_stateful, "net nftables-stateful .*with recent" },
+	{ "net-ipset", net_ipset, "net ipset .*ckpt-refuse" },
 	{ "tcp-loopback", tcp_loopback, "sock tcp-loopback .*is down" },
 	{ "tcp-filtered", tcp_filtered, "sock tcp-filtered .*in a trial that did not arrive" },
 	{ "net-lifetime", net_lifetime, "addresses or routes that expire" },
