@@ -15,6 +15,7 @@
 enum cli_id {
 	CLI_DUMP,
 	CLI_RESTORE,
+	CLI_BRANCH,
 	CLI_VERIFY,
 	CLI_SHOW,
 	CLI_DIFF,
@@ -42,6 +43,8 @@ enum cli_opt {
 	OPT_SHELL_JOB,
 	OPT_STATS,
 	OPT_PIDFILE,
+	OPT_PIDFILES,
+	OPT_COPIES,
 	OPT_DOT,
 	OPT_SHOW_PLUGIN,
 };
@@ -81,10 +84,10 @@ struct cli {
 	struct ckpt *ckpt;
 	const char *operands[2];
 	int n_operands;
-	const char *config, *dir, *pidfile, *show_plugin;
+	const char *config, *dir, *pidfile, *pidfiles, *show_plugin;
 	pid_t pid;
 	int verbose;
-	unsigned patience_ms;
+	unsigned patience_ms, copies;
 	bool json, dry_run, force, detach, shell_job, stats, dot, help, version;
 	enum ckpt_after after;
 	FILE *log; /* where messages go */
@@ -97,6 +100,7 @@ void cli_help(const struct cli_command *cmd, FILE *out); /* NULL: of ckpt itself
 /* The subcommands; each returns the exit code. */
 int cli_dump(struct cli *c);
 int cli_restore(struct cli *c);
+int cli_branch(struct cli *c);
 int cli_verify(struct cli *c);
 int cli_show(struct cli *c);
 int cli_diff(struct cli *c);
@@ -120,6 +124,22 @@ void cli_print_differences(const struct cli *c, const struct ckpt_result *r);
 void cli_summary(const char *what, const struct ckpt_result *r);
 /* --stats: what each step took. */
 void cli_stats(const struct ckpt_result *r);
+
+/* ---- pid files (pidfile.c) ---- */
+
+/*
+ * One is made, with its space, before the restore: what can fail must fail while
+ * nothing runs yet. It gets its name when the pid is known.
+ */
+struct pidfile {
+	const char *option, *path; /* "--pidfile" */
+	char *draft;
+	int fd; /* -1 at first */
+};
+
+int pidfile_prepare(struct pidfile *p, struct ckpt_error *err);
+int pidfile_write(struct pidfile *p, pid_t pid, struct ckpt_error *err);
+void pidfile_end(struct pidfile *p);
 
 /* SIGINT and the like ask the run to stop instead of killing ckpt. */
 void cli_catch_signals(struct ckpt *ckpt);

@@ -8,9 +8,9 @@
 #include "cli.h"
 
 static int (*const commands[CLI_N_COMMANDS])(struct cli *) = {
-	[CLI_DUMP] = cli_dump,	     [CLI_RESTORE] = cli_restore, [CLI_VERIFY] = cli_verify,
-	[CLI_SHOW] = cli_show,	     [CLI_DIFF] = cli_diff,	  [CLI_CHECK] = cli_check,
-	[CLI_PLUGINS] = cli_plugins, [CLI_GRAPH] = cli_graph,
+	[CLI_DUMP] = cli_dump,	   [CLI_RESTORE] = cli_restore, [CLI_VERIFY] = cli_verify,
+	[CLI_BRANCH] = cli_branch, [CLI_SHOW] = cli_show,	[CLI_DIFF] = cli_diff,
+	[CLI_CHECK] = cli_check,   [CLI_PLUGINS] = cli_plugins, [CLI_GRAPH] = cli_graph,
 };
 
 static void on_log(void *arg, enum ckpt_log_level level, const char *line)

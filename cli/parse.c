@@ -81,6 +81,21 @@ static int set_pid(struct parser *p, const char *value)
 	return 0;
 }
 
+static int set_copies(struct parser *p, const char *value)
+{
+	char *end;
+	long n;
+
+	errno = 0;
+	n = strtol(value, &end, 10);
+	if (errno || *end || n < 1 || n > CKPT_MAX_COPIES)
+		return ckpt_fail_as(p->err, CKPT_EXIT_USAGE, EINVAL,
+				    "'%s' is no number of copies (1 to %d)", value,
+				    CKPT_MAX_COPIES);
+	p->c->copies = (unsigned)n;
+	return 0;
+}
+
 static int set_patience(struct parser *p, const char *value)
 {
 	char *end;
@@ -134,6 +149,11 @@ static int take(struct parser *p, const struct cli_option *o, const char *value)
 	case OPT_PIDFILE:
 		c->pidfile = value;
 		return 0;
+	case OPT_PIDFILES:
+		c->pidfiles = value;
+		return 0;
+	case OPT_COPIES:
+		return set_copies(p, value);
 	case OPT_SHOW_PLUGIN:
 		c->show_plugin = value;
 		return 0;
@@ -277,6 +297,8 @@ static int check_complete(struct parser *p)
 		ckpt_fail_as(p->err, CKPT_EXIT_USAGE, EINVAL, "-t PID is missing");
 	else if (cmd->needs_dir && !p->c->dir && !(p->c->id == CLI_DUMP && p->c->dry_run))
 		ckpt_fail_as(p->err, CKPT_EXIT_USAGE, EINVAL, "-D DIR is missing");
+	else if (p->c->id == CLI_BRANCH && !p->c->copies)
+		ckpt_fail_as(p->err, CKPT_EXIT_USAGE, EINVAL, "--copies N is missing");
 	else if (p->c->n_operands < cmd->n_operands)
 		ckpt_fail_as(p->err, CKPT_EXIT_USAGE, EINVAL, "%s is missing", cmd->operands);
 	else

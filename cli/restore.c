@@ -10,59 +10,6 @@
 #include "cli.h"
 
 /*
- * The pid file is made, with its space, before the restore: what can fail must
- * fail while nothing runs yet. It gets its name when the pid is known.
- */
-struct pidfile {
-	const char *path;
-	char *draft;
-	int fd;
-};
-
-#define PID_ROOM "                       \n"
-
-static int pidfile_prepare(struct pidfile *p, struct ckpt_error *err)
-{
-	struct stat st;
-
-	if (stat(p->path, &st) == 0 && S_ISDIR(st.st_mode))
-		return ckpt_fail_sys(err, EISDIR, "--pidfile %s", p->path);
-	if (asprintf(&p->draft, "%s.%d", p->path, (int)getpid()) < 0) {
-		p->draft = NULL;
-		return ckpt_fail(err, ENOMEM, "out of memory");
-	}
-	p->fd = open(p->draft, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-	if (p->fd < 0)
-		return ckpt_fail_sys(err, errno, "--pidfile %s: open(2)", p->draft);
-	if (write(p->fd, PID_ROOM, sizeof(PID_ROOM) - 1) != (ssize_t)sizeof(PID_ROOM) - 1)
-		return ckpt_fail_sys(err, errno ? errno : ENOSPC, "--pidfile %s: write(2)",
-				     p->draft);
-	return 0;
-}
-
-static int pidfile_write(struct pidfile *p, pid_t pid, struct ckpt_error *err)
-{
-	char text[sizeof(PID_ROOM)];
-	int n = snprintf(text, sizeof(text), "%d\n", (int)pid);
-
-	if (pwrite(p->fd, text, (size_t)n, 0) != n || ftruncate(p->fd, n) < 0)
-		return ckpt_fail_sys(err, errno, "--pidfile %s", p->draft);
-	if (rename(p->draft, p->path) < 0)
-		return ckpt_fail_sys(err, errno, "--pidfile %s: rename(2)", p->path);
-	free(ckpt_steal_ptr(&p->draft));
-	return 0;
-}
-
-static void pidfile_end(struct pidfile *p)
-{
-	if (p->fd >= 0)
-		close(p->fd);
-	if (p->draft)
-		unlink(p->draft);
-	free(p->draft);
-}
-
-/*
  * A job of our shell. The shell knows us, not the job: when the job stops, so do
  * we, and when the shell lets us go on, the job does, with the foreground if we
  * were given it.
@@ -134,7 +81,9 @@ static int restore(struct cli *c, struct pidfile *p, pid_t *root)
 
 int cli_restore(struct cli *c)
 {
-	struct pidfile p = { .path = c->dry_run ? NULL : c->pidfile, .fd = -1 };
+	struct pidfile p = { .option = "--pidfile",
+			     .path = c->dry_run ? NULL : c->pidfile,
+			     .fd = -1 };
 	pid_t root = 0;
 	int code = restore(c, &p, &root);
 

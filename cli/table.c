@@ -62,6 +62,22 @@ static const struct cli_option restore_options[] = {
 	NO_OPTION,
 };
 
+static const struct cli_option branch_options[] = {
+	IMAGE_DIR,
+	{ "copies", 'n', "N", OPT_COPIES, "how many copies" },
+	{ "pidfiles", 0, "PREFIX", OPT_PIDFILES,
+	  "write the roots' pids to PREFIX.1, PREFIX.2 ..." },
+	{ "layer", 0, "PATH", OPT_SETTING,
+	  "what a copy writes below this directory stays in the copy" },
+	{ "shared", 0, "PATH", OPT_SETTING,
+	  "copies may have the same files at or below PATH open for writing" },
+	{ "index-file", 0, "PATH", OPT_SETTING,
+	  "a file, below a layer, in which each copy finds its number" },
+	{ "host-suffix", 0, "TEXT", OPT_SETTING,
+	  "put TEXT and the copy's number behind the host name" },
+	NO_OPTION,
+};
+
 static const struct cli_option verify_options[] = {
 	IMAGE_DIR,
 	{ "shell-job", 'j', NULL, OPT_SHELL_JOB,
@@ -88,6 +104,8 @@ const struct cli_command cli_commands[CLI_N_COMMANDS] = {
 	[CLI_DUMP] = { "dump", "", 0, NULL, "save a process tree", dump_options, true, true },
 	[CLI_RESTORE] = { "restore", "", 0, NULL, "bring a saved tree back", restore_options, false,
 			  true },
+	[CLI_BRANCH] = { "branch", "", 0, NULL, "bring several copies of a saved tree to life",
+			 branch_options, false, true },
 	[CLI_VERIFY] = { "verify", "", 0, NULL, "compare a live tree with an image", verify_options,
 			 false, true },
 	[CLI_SHOW] = { "show", "DIR", 1, NULL, "decode an image", show_options, false, false },

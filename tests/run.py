@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from lib import context, proc, report, tables  # pylint: disable=wrong-import-position
 
 STAGES = ("lint", "build", "unit", "cli", "inventory", "scenario", "boxes", "verify", "switch_off",
-          "groups", "clocks", "refuse", "border", "image", "plugin", "fault", "kill", "apps")
+          "groups", "clocks", "branch", "refuse", "border", "image", "plugin", "fault", "kill", "apps")
 # whatever is chosen, it is run on what the sources say now
 BUILDS = ("build/release", "build/sanitize")
 

@@ -14,12 +14,15 @@
 
 enum { GRAPH_DUMP, GRAPH_RESTORE, GRAPH_VERIFY, N_GRAPHS };
 
+struct copy_place; /* process/copy.h */
+
 struct ckpt {
 	ckpt_log_fn log;
 	void *log_arg;
 	enum ckpt_log_level log_level;
 	volatile sig_atomic_t cancelled;
 
+	const struct copy_place *copy; /* in the restore of a copy, else NULL */
 	struct settings settings;
 	bool loaded;
 	struct plugin_set plugins;

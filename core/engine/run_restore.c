@@ -23,7 +23,10 @@ static int at_planned(struct ckpt_run *run, struct ckpt_error *err)
 static int at_running(struct ckpt_run *run, struct ckpt_error *err)
 {
 	struct ckpt_restore_args *a = run->arg;
+	int r = a->ready ? a->ready(a->ready_arg, err) : 0;
 
+	if (r < 0)
+		return r;
 	run->too_late = true;
 	return proc_run(run->procs, &a->root, err);
 }

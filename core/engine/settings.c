@@ -11,7 +11,7 @@
 #include "engine/engine.h"
 #include "engine/text.h"
 
-enum value_check { ANY, NAME, DOTTED, NAME_OR_DOTTED, ASSIGNMENT, COUNT, YES_NO };
+enum value_check { ANY, NAME, DOTTED, NAME_OR_DOTTED, ASSIGNMENT, PATH, COUNT, YES_NO };
 
 /*
  * `words`: in a file the value is a list, each word a setting of its own.
@@ -31,6 +31,11 @@ static const struct setting_key {
 	[SET_OPTION] = { "option", ASSIGNMENT, false, true, true, "PLUGIN.KEY=VALUE" },
 	[SET_PLUGIN_PATH] = { "plugin-path", ANY, false, true, false, "a directory" },
 	[SET_PROFILE] = { "profile", NAME, false, true, false, "the name of a profile" },
+	[SET_LAYER] = { "layer", PATH, true, true, true, "the path of a directory, from the root" },
+	[SET_SHARED] = { "shared", PATH, true, true, true, "a path, from the root" },
+	[SET_INDEX_FILE] = { "index-file", PATH, false, true, true,
+			     "the path of a file, from the root" },
+	[SET_HOST_SUFFIX] = { "host-suffix", ANY, false, true, true, "some characters" },
 	[SET_VERBOSE] = { "verbose", COUNT, false, true, false, "0 to 3" },
 	[SET_LOG_FILE] = { "log-file", ANY, false, true, false, "a file" },
 	[SET_JSON] = { "json", YES_NO, false, true, false, "yes or no" },
@@ -69,6 +74,8 @@ static bool value_ok(enum value_check check, const char *v)
 	case ASSIGNMENT:
 		eq = strchr(v, '=');
 		return eq && is_dotted(v, (size_t)(eq - v));
+	case PATH:
+		return *v == '/';
 	case COUNT:
 		return *v >= '0' && *v <= '3' && !v[1];
 	case YES_NO:

@@ -42,8 +42,8 @@ CKPT_API void ckpt_cancel(struct ckpt *c);
  * Make one setting. `origin` says where it comes from, for `ckpt plugins`
  * ("command line"). Keys are the long options of the command line: "plugin",
  * "no-plugin", "without", "allow-loss", "option" (NAME.KEY=VALUE),
- * "plugin-path", "profile", and for whoever writes the output "verbose",
- * "log-file", "json". Names are checked by ckpt_load().
+ * "plugin-path", "profile", "layer", "shared", "index-file", "host-suffix", and for whoever writes
+ * the output "verbose", "log-file", "json". Names are checked by ckpt_load().
  */
 CKPT_API int ckpt_set(struct ckpt *c, const char *key, const char *value, const char *origin,
 		      struct ckpt_error *err);
@@ -78,7 +78,25 @@ struct ckpt_restore_args {
 	const char *dir;
 	bool dry_run;
 	pid_t root; /* out: the root's pid */
+	/* if set: asked when all is made and nobody runs yet; an error takes all of it back */
+	int (*ready)(void *arg, struct ckpt_error *err);
+	void *ready_arg;
 };
+
+/*
+ * Copies of one image, each in namespaces of its own. What they have of their own
+ * besides are settings: "layer", "shared", "index-file", "host-suffix".
+ */
+struct ckpt_branch_args {
+	const char *dir;
+	unsigned copies;
+	pid_t *roots; /* out: the roots' pids as the caller sees them; room for all copies */
+	/* if set: asked when all copies run; they end with an error of its, or with the caller */
+	int (*running)(void *arg, const struct ckpt_branch_args *a, struct ckpt_error *err);
+	void *running_arg;
+};
+
+#define CKPT_MAX_COPIES 1000
 
 struct ckpt_verify_args {
 	const char *dir;
@@ -149,6 +167,9 @@ CKPT_API int ckpt_dump(struct ckpt *c, const struct ckpt_dump_args *a, struct ck
 		       struct ckpt_error *err);
 CKPT_API int ckpt_restore(struct ckpt *c, struct ckpt_restore_args *a, struct ckpt_result *r,
 			  struct ckpt_error *err);
+/* Either all copies run, or none is left. */
+CKPT_API int ckpt_branch(struct ckpt *c, const struct ckpt_branch_args *a, struct ckpt_result *r,
+			 struct ckpt_error *err);
 CKPT_API int ckpt_verify(struct ckpt *c, const struct ckpt_verify_args *a, struct ckpt_result *r,
 			 struct ckpt_error *err);
 CKPT_API int ckpt_diff(struct ckpt *c, const char *dir1, const char *dir2, struct ckpt_result *r,

@@ -159,6 +159,16 @@ CKPT_API enum ckpt_run_kind ckpt_run_kind(const struct ckpt_run *run);
  */
 CKPT_API bool ckpt_plan_only(const struct ckpt_run *run);
 
+/* restore: the tree will be one of several copies of the image (`ckpt branch`). */
+CKPT_API bool ckpt_is_copy(const struct ckpt_run *run);
+/*
+ * It will be one, and all copies share the file at this path of ckpt's own mount
+ * namespace: it is in no layer, and nobody said that this is meant.
+ */
+CKPT_API bool ckpt_copies_share(const struct ckpt_run *run, const char *path);
+/* As above, for what cannot be meant to be shared. */
+CKPT_API bool ckpt_copies_collide(const struct ckpt_run *run, const char *path);
+
 /*
  * True while the tree is not stopped (`dump --dry-run`): survey steps must
  * tolerate tasks that come and go (treat ENOENT and ESRCH as "gone").

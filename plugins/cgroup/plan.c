@@ -144,6 +144,27 @@ static int check_members(struct ckpt_run *run, struct ckpt_error *err)
 	return r;
 }
 
+/* A copy makes no groups of its own: what is not ckpt's would be one group for all copies. */
+static void check_copies(struct ckpt_run *run)
+{
+	for (size_t i = 0; i < ckpt_record_count(run, "cgroup.group"); i++) {
+		const Ckpt__Cgroup__Group *g = ckpt_record_at(run, "cgroup.group", i);
+		bool used = false;
+
+		for (size_t k = 0; !used && k < ckpt_record_count(run, "cgroup.member"); k++) {
+			const Ckpt__Cgroup__Member *m = ckpt_record_at(run, "cgroup.member", k);
+
+			for (size_t n = 0; n < m->n_groups; n++)
+				used |= m->groups[n] == g->id;
+		}
+		if (used && !cgroup_follows(run, g))
+			ckpt_unmet(run, CKPT_EXIT_REFUSED,
+				   "save the tree where all of it is in ckpt's own group",
+				   "control group %s:%s would be the same for all copies",
+				   g->hierarchy, g->path);
+	}
+}
+
 /* Is everything here that the groups need? Those that are missing are made. */
 static int check_machine(struct ckpt_run *run, struct cgroup_state *st, struct ckpt_error *err)
 {
@@ -172,5 +193,7 @@ int cgroup_plan(struct ckpt_run *run, struct ckpt_error *err)
 
 	if (r == 0)
 		r = check_members(run, err);
+	if (r == 0 && ckpt_is_copy(run))
+		check_copies(run);
 	return r < 0 ? r : check_machine(run, st, err);
 }

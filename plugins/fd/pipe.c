@@ -226,6 +226,11 @@ static int check_fifo(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, struct ckpt
 	if (r < 0 || !S_ISFIFO(st.st_mode))
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "make it again: mkfifo",
 				  "%s is not a FIFO", path);
+	if (!p->mnt && ckpt_copies_share(run, path))
+		return ckpt_unmet(
+			run, CKPT_EXIT_REFUSED,
+			"lay a layer over it (--layer), or say that it is meant (--shared)",
+			"the FIFO %s would be the same for all copies", path);
 	return 0;
 }
 

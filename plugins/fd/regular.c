@@ -217,6 +217,12 @@ static int regular_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "put the file back where it was",
 				  "%s is no longer a %s", path,
 				  rec->type == S_IFDIR ? "directory" : "regular file");
+	if (rec->type == S_IFREG && !rec->mnt && (file->flags & O_ACCMODE) != O_RDONLY &&
+	    ckpt_copies_share(run, path))
+		return ckpt_unmet(
+			run, CKPT_EXIT_REFUSED,
+			"lay a layer over it (--layer), or say that it is meant (--shared)",
+			"%s is open for writing, and all copies would write to it", path);
 	/* in the planning pass of a dump a running program may be at work on it */
 	what = ckpt_plan_only(run) ? NULL : changed(run, rec, &st);
 	if (what)

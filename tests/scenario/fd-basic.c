@@ -344,12 +344,15 @@ static void check_events(void)
 	CHECK(epoll_ctl(ep, EPOLL_CTL_ADD, oneshot, ev) == -1 && errno == EEXIST,
 	      "the epoll has lost a target");
 
-	CHECK(!timerfd_gettime(periodic, &its) && its.it_interval.tv_nsec == 50 * 1000 * 1000 &&
-		      (its.it_value.tv_nsec || its.it_value.tv_sec),
+	CHECK(!timerfd_gettime(periodic, &its) && its.it_interval.tv_nsec == 50 * 1000 * 1000,
 	      "periodic timer: interval %ld", its.it_interval.tv_nsec);
-	CHECK(poll(&(struct pollfd){ .fd = periodic, .events = POLLIN }, 1, 30000) == 1,
-	      "the periodic timer does not fire");
-	CHECK(read(periodic, &v, 8) == 8 && v > 0, "periodic timer: %lu", (unsigned long)v);
+	/* nothing is left of the interval in the moment it is over; that it goes on is seen when it
+	 * fires again after what was there is read */
+	for (int i = 0; i < 2; i++) {
+		CHECK(poll(&(struct pollfd){ .fd = periodic, .events = POLLIN }, 1, 30000) == 1,
+		      "the periodic timer does not fire");
+		CHECK(read(periodic, &v, 8) == 8 && v > 0, "periodic timer: %lu", (unsigned long)v);
+	}
 	CHECK(!timerfd_gettime(oneshot, &its) && its.it_value.tv_sec > 90000 &&
 		      its.it_value.tv_sec <= 100000,
 	      "one-shot timer has %ld s left", (long)its.it_value.tv_sec);

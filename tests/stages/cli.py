@@ -9,7 +9,7 @@ from lib.context import command
 from lib.report import expect
 from lib.victim import Victim
 
-COMMANDS = ("dump", "restore", "verify", "show", "diff", "check", "plugins", "graph")
+COMMANDS = ("dump", "restore", "branch", "verify", "show", "diff", "check", "plugins", "graph")
 
 
 def usage(context, test):
@@ -18,6 +18,7 @@ def usage(context, test):
     wrong = {
         ("dmup",): "dump", ("dump", "--leave-runing"): "leave-running",
         ("dump", "-t", "1"): "-D", ("dump", "-t", "one", "-D", "x"): "one", ("restore",): "-D",
+        ("branch", "-D", "x"): "--copies",
         ("plugins", "--without", "fd.pipse"): "'pipe'", ("plugins", "--no-plugin", "taks"): "task",
         ("plugins", "--without", "nothing.at"): "nothing", ("plugins", "-o", "fd.nothing=1"): "nothing",
         ("plugins", "--allow-loss", "fdd"): "fd", ("plugins", "--profile", "strct"): "strict",
@@ -79,7 +80,7 @@ def configuration(context, test):
     config.write_text("[ckpt]\nwithuot = x\n")
     bad = ckpt.run(test, "plugins", "--config", config, code=codes.USAGE)
     expect("without" in bad.err and f"{config}:2" in bad.err, f"it says: {bad.err}")
-    for profile in ("strict", "process", "container"):
+    for profile in ("strict", "process", "container", "branch"):
         out = ckpt.run(test, "plugins", "--profile", profile).out
         expect(profile in out, f"profile {profile}")
 

@@ -1,0 +1,464 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Branching: ordinary restores, one in each copy's namespaces, that wait for each
+ * other. Nobody runs before all copies are complete, and all end with ckpt until
+ * all run.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <ckpt/cleanup.h>
+
+#include "engine/engine.h"
+#include "engine/run.h"
+#include "engine/text.h"
+#include "process/copy.h"
+
+struct copy {
+	struct copy_job job;
+	struct branch *branch;
+	pid_t first;
+	int channel; /* to its restore */
+};
+
+struct paths_given {
+	char **list;
+	size_t n;
+};
+
+struct branch {
+	struct ckpt *ctx;
+	const struct ckpt_branch_args *args;
+	struct copy_shared *shared;
+	size_t shared_size;
+	struct copy *copies;
+	char dir[PATH_MAX];
+	struct paths_given layers, shared_paths;
+	int self_pidfd;
+};
+
+/* ---- in a copy --------------------------------------------------------------------------- */
+
+static int at_ready(void *arg, struct ckpt_error *err)
+{
+	const struct copy *c = arg;
+	char word = 'r';
+
+	if (send(c->job.channel, &word, 1, MSG_NOSIGNAL) != 1 ||
+	    recv(c->job.channel, &word, 1, 0) != 1)
+		return ckpt_fail(err, ECANCELED, "another copy has failed");
+	return 0;
+}
+
+/* Of the root and of the restore. By descriptors, which are the same processes in any namespace. */
+struct told {
+	int root, restore;
+};
+
+union told_control {
+	struct cmsghdr align;
+	char buf[CMSG_SPACE(sizeof(struct told))];
+};
+
+static int send_root(const struct copy *c, pid_t root, struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int fd = (int)syscall(SYS_pidfd_open, root, 0);
+	CKPT_AUTO_FD int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	const struct told told = { fd, self };
+	char word = 'd';
+	union told_control control = { 0 };
+	struct iovec io = { &word, 1 };
+	struct msghdr m = { .msg_iov = &io,
+			    .msg_iovlen = 1,
+			    .msg_control = control.buf,
+			    .msg_controllen = sizeof(control.buf) };
+	struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+
+	h->cmsg_level = SOL_SOCKET;
+	h->cmsg_type = SCM_RIGHTS;
+	h->cmsg_len = CMSG_LEN(sizeof(told));
+	memcpy(CMSG_DATA(h), &told, sizeof(told));
+	if (fd < 0 || self < 0 || sendmsg(c->job.channel, &m, MSG_NOSIGNAL) != 1)
+		return ckpt_fail_sys(err, errno, "telling of the root");
+	return 0;
+}
+
+static void tell_findings(const struct copy *c, const struct ckpt_result *res)
+{
+	if (res->n_blockers && __atomic_exchange_n(&c->job.shared->told, true, __ATOMIC_ACQ_REL))
+		return;
+	for (size_t i = 0; i < res->n_blockers; i++) {
+		const struct ckpt_finding *f = &res->blockers[i];
+
+		engine_log(c->branch->ctx, CKPT_LOG_WARN, "%s: %s%s%s%s%s", f->plugin,
+			   f->task ? f->task : "", f->task ? ": " : "", f->object ? f->object : "",
+			   f->object ? ": " : "", f->reason);
+	}
+}
+
+static int restore_copy(struct copy_job *job)
+{
+	struct copy *c = job->arg;
+	struct ckpt_restore_args a = { .dir = c->branch->dir, .ready = at_ready, .ready_arg = c };
+	struct ckpt_result res;
+	int r;
+
+	c->branch->ctx->copy = &job->place;
+	r = ckpt_restore(c->branch->ctx, &a, &res, job->err);
+	if (r < 0)
+		tell_findings(c, &res);
+	else
+		r = send_root(c, a.root, job->err);
+	ckpt_result_free(&res);
+	return r;
+}
+
+/* ---- what is asked for ------------------------------------------------------------------- */
+
+static int add_path(struct paths_given *to, const struct setting *s, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE char *path = realpath(s->value, NULL);
+
+	if (!path)
+		return ckpt_fail_as(err, CKPT_EXIT_USAGE, errno, "%s %s (%s): it is not there",
+				    setting_name(s->id), s->value, s->origin);
+	for (size_t i = 0; i < to->n; i++)
+		if (!strcmp(to->list[i], path))
+			return 0;
+	if (!VEC_ROOM(to->list, to->n))
+		return fail_nomem(err);
+	to->list[to->n++] = ckpt_steal_ptr(&path);
+	return 0;
+}
+
+static int add_layer(struct branch *b, const struct setting *s, struct ckpt_error *err)
+{
+	struct stat st;
+
+	if (stat(s->value, &st) || !S_ISDIR(st.st_mode))
+		return ckpt_fail_as(err, CKPT_EXIT_USAGE, ENOTDIR, "layer %s (%s): no directory",
+				    s->value, s->origin);
+	if (add_path(&b->layers, s, err) < 0)
+		return -err->err;
+	if (!b->layers.list[b->layers.n - 1][1])
+		return ckpt_fail_as(err, CKPT_EXIT_USAGE, EINVAL,
+				    "layer / (%s): the root itself cannot be one", s->origin);
+	return 0;
+}
+
+static bool covered(char *const *list, size_t n, const char *path)
+{
+	for (size_t i = 0; i < n; i++) {
+		size_t len = strlen(list[i]);
+
+		if (!strncmp(path, list[i], len) && (len == 1 || !path[len] || path[len] == '/'))
+			return true;
+	}
+	return false;
+}
+
+bool ckpt_is_copy(const struct ckpt_run *run)
+{
+	return run->ctx->copy;
+}
+
+bool ckpt_copies_collide(const struct ckpt_run *run, const char *path)
+{
+	const struct copy_place *p = run->ctx->copy;
+
+	return p && !covered(p->layers, p->n_layers, path);
+}
+
+bool ckpt_copies_share(const struct ckpt_run *run, const char *path)
+{
+	return ckpt_copies_collide(run, path) &&
+	       !covered(run->ctx->copy->shared, run->ctx->copy->n_shared, path);
+}
+
+/* Outside of all layers it would be one file for all copies, and the machine's. */
+static int check_index_file(const struct branch *b, const char *path, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE char *dir = strdup(path);
+	CKPT_AUTO_FREE char *real = NULL;
+
+	if (!dir)
+		return fail_nomem(err);
+	*strrchr(dir, '/') = '\0';
+	real = realpath(*dir ? dir : "/", NULL);
+	if (real && covered(b->layers.list, b->layers.n, real))
+		return 0;
+	ckpt_fail_as(err, CKPT_EXIT_USAGE, EINVAL, "index file %s: not below a layer", path);
+	return ckpt_hint(err, "give the directory that it is in: --layer %s", *dir ? dir : "/");
+}
+
+static int look_at_settings(struct branch *b, struct copy_place *p, struct ckpt_error *err)
+{
+	const struct settings *all = &b->ctx->settings;
+	const struct setting *file = settings_last(all, SET_INDEX_FILE),
+			     *suffix = settings_last(all, SET_HOST_SUFFIX);
+	int r = 0;
+
+	for (size_t i = 0; !r && i < all->n; i++)
+		if (all->list[i].id == SET_LAYER)
+			r = add_layer(b, &all->list[i], err);
+		else if (all->list[i].id == SET_SHARED)
+			r = add_path(&b->shared_paths, &all->list[i], err);
+	if (r < 0)
+		return r;
+	*p = (struct copy_place){ .layers = b->layers.list,
+				  .n_layers = b->layers.n,
+				  .shared = b->shared_paths.list,
+				  .n_shared = b->shared_paths.n,
+				  .index_file = file ? file->value : NULL,
+				  .host_suffix = suffix ? suffix->value : NULL };
+	if (!realpath(b->args->dir, b->dir))
+		return ckpt_fail_sys(err, errno, "%s", b->args->dir);
+	return file ? check_index_file(b, file->value, err) : 0;
+}
+
+/* ---- starting, waiting, ending ------------------------------------------------------------- */
+
+static int start_copy(struct branch *b, unsigned i, const struct copy_place *place,
+		      struct ckpt_error *err)
+{
+	struct copy *c = &b->copies[i];
+	int ends[2];
+
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends))
+		return ckpt_fail_sys(err, errno, "socketpair(2)");
+	c->branch = b;
+	c->job = (struct copy_job){ .place = *place,
+				    .shared = b->shared,
+				    .err = &b->shared->errors[i],
+				    .parent_pidfd = b->self_pidfd,
+				    .restore = restore_copy,
+				    .arg = c,
+				    .channel = ends[1] };
+	c->job.place.index = i + 1;
+	c->channel = ends[0];
+	c->first = copy_start(&c->job);
+	/* ours is closed, so that the end of the copy is seen */
+	close(ends[1]);
+	if (c->first > 0)
+		return 0;
+	*err = *c->job.err;
+	return -err->err;
+}
+
+static int copy_failed(const struct copy *c, struct ckpt_error *err)
+{
+	const struct ckpt_error *its = c->job.err;
+
+	if (its->err)
+		*err = *its;
+	else
+		ckpt_fail(err, EIO, "it was killed");
+	return ckpt_wrap(err, "copy %u", c->job.place.index);
+}
+
+/* One word of a copy; with descriptors or without. */
+static int hear(struct branch *b, struct copy *c, char want, struct told *told,
+		struct ckpt_error *err)
+{
+	union told_control control;
+	char word = 0;
+	struct iovec io = { &word, 1 };
+	struct msghdr m = { .msg_iov = &io,
+			    .msg_iovlen = 1,
+			    .msg_control = control.buf,
+			    .msg_controllen = sizeof(control.buf) };
+	struct cmsghdr *h;
+	ssize_t n;
+
+	while ((n = recvmsg(c->channel, &m, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR)
+		if (b->ctx->cancelled)
+			return ckpt_fail(err, ECANCELED, "cancelled");
+	if (n != 1 || word != want)
+		return copy_failed(c, err);
+	h = CMSG_FIRSTHDR(&m);
+	if (told && h && h->cmsg_type == SCM_RIGHTS && h->cmsg_len == CMSG_LEN(sizeof(*told)))
+		memcpy(told, CMSG_DATA(h), sizeof(*told));
+	return 0;
+}
+
+/* The first copy that speaks or ends is heard first: a failure is not waited for in a row. */
+static int all_ready(struct branch *b, struct ckpt_error *err)
+{
+	unsigned n = b->args->copies, ready = 0;
+	CKPT_AUTO_FREE struct pollfd *p = calloc(n, sizeof(*p));
+
+	if (!p)
+		return fail_nomem(err);
+	for (unsigned i = 0; i < n; i++)
+		p[i] = (struct pollfd){ .fd = b->copies[i].channel, .events = POLLIN };
+	while (ready < n) {
+		if (b->ctx->cancelled)
+			return ckpt_fail(err, ECANCELED, "cancelled");
+		if (poll(p, n, 500) < 0 && errno != EINTR)
+			return ckpt_fail_sys(err, errno, "poll(2)");
+		for (unsigned i = 0; i < n; i++) {
+			int r;
+
+			if (p[i].fd < 0 || !p[i].revents)
+				continue;
+			r = hear(b, &b->copies[i], 'r', NULL, err);
+			if (r < 0)
+				return r;
+			p[i].fd = -1;
+			ready++;
+		}
+	}
+	return 0;
+}
+
+static int pid_of(int pidfd, pid_t *pid, struct ckpt_error *err)
+{
+	CKPT_AUTO_FILE FILE *f = NULL;
+	char path[40], line[80];
+	int n = -1;
+
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", pidfd);
+	f = fopen(path, "re");
+	while (f && fgets(line, sizeof(line), f))
+		if (sscanf(line, "Pid: %d", &n) == 1)
+			break;
+	if (n <= 0)
+		return ckpt_fail(err, ESRCH, "its root has ended");
+	*pid = n;
+	return 0;
+}
+
+/* Its root, which has the copy's first process as its parent once the restore has ended. */
+static int root_of(struct branch *b, unsigned i, struct ckpt_error *err)
+{
+	struct told told = { -1, -1 };
+	int r = hear(b, &b->copies[i], 'd', &told, err);
+	CKPT_AUTO_FD int root = told.root, restore = told.restore;
+	struct pollfd p = { .fd = restore, .events = POLLIN };
+
+	if (r < 0)
+		return r;
+	if (root < 0 || restore < 0)
+		return copy_failed(&b->copies[i], err);
+	while (poll(&p, 1, -1) < 0)
+		if (errno != EINTR)
+			return ckpt_fail_sys(err, errno, "poll(2)");
+	return pid_of(root, &b->args->roots[i], err) < 0 ? ckpt_wrap(err, "copy %u", i + 1) : 0;
+}
+
+static int let_run(struct branch *b, struct ckpt_error *err)
+{
+	const char go = 'g';
+	int r = 0;
+
+	for (unsigned i = 0; i < b->args->copies; i++)
+		if (send(b->copies[i].channel, &go, 1, MSG_NOSIGNAL) != 1)
+			return copy_failed(&b->copies[i], err);
+	for (unsigned i = 0; !r && i < b->args->copies; i++)
+		r = root_of(b, i, err);
+	if (!r && b->args->running)
+		r = b->args->running(b->args->running_arg, b->args, err);
+	if (!r)
+		__atomic_store_n(&b->shared->committed, 1, __ATOMIC_RELEASE);
+	return r;
+}
+
+static void end_all(struct branch *b)
+{
+	for (unsigned i = 0; i < b->args->copies; i++)
+		if (b->copies[i].first > 0)
+			kill(b->copies[i].first, SIGKILL);
+	for (unsigned i = 0; i < b->args->copies; i++)
+		while (b->copies[i].first > 0 && waitpid(b->copies[i].first, NULL, __WALL) < 0 &&
+		       errno == EINTR)
+			;
+}
+
+static int branch_init(struct branch *b, struct ckpt *c, const struct ckpt_branch_args *a,
+		       struct ckpt_error *err)
+{
+	*b = (struct branch){ .ctx = c, .args = a, .self_pidfd = -1 };
+	if (!a->copies || a->copies > CKPT_MAX_COPIES)
+		return ckpt_fail_as(err, CKPT_EXIT_USAGE, EINVAL, "%u copies", a->copies);
+	b->shared_size = sizeof(*b->shared) + a->copies * sizeof(b->shared->errors[0]);
+	b->copies = calloc(a->copies, sizeof(*b->copies));
+	b->shared = mmap(NULL, b->shared_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+			 -1, 0);
+	if (b->shared == MAP_FAILED)
+		b->shared = NULL;
+	if (!b->copies || !b->shared)
+		return fail_nomem(err);
+	for (unsigned i = 0; i < a->copies; i++)
+		b->copies[i].channel = -1;
+	b->self_pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	return b->self_pidfd < 0 ? ckpt_fail_sys(err, errno, "pidfd_open(2) of ckpt itself") : 0;
+}
+
+static void forget_paths(struct paths_given *p)
+{
+	for (size_t i = 0; i < p->n; i++)
+		free(p->list[i]);
+	free(p->list);
+}
+
+static void branch_fini(struct branch *b)
+{
+	for (unsigned i = 0; b->copies && i < b->args->copies; i++)
+		if (b->copies[i].channel >= 0)
+			close(b->copies[i].channel);
+	if (b->self_pidfd >= 0)
+		close(b->self_pidfd);
+	if (b->shared)
+		munmap(b->shared, b->shared_size);
+	forget_paths(&b->layers);
+	forget_paths(&b->shared_paths);
+	free(b->copies);
+}
+
+static int branch(struct branch *b, struct ckpt_error *err)
+{
+	struct copy_place place;
+	int r = look_at_settings(b, &place, err);
+
+	for (unsigned i = 0; !r && i < b->args->copies; i++)
+		r = start_copy(b, i, &place, err);
+	if (!r)
+		r = all_ready(b, err);
+	if (!r)
+		r = let_run(b, err);
+	if (r < 0)
+		end_all(b);
+	return r;
+}
+
+int ckpt_branch(struct ckpt *c, const struct ckpt_branch_args *a, struct ckpt_result *res,
+		struct ckpt_error *err)
+{
+	struct ckpt_error own = { 0 };
+	uint64_t start = clock_us();
+	struct branch b;
+	int r;
+
+	err = err ? err : &own;
+	*res = (struct ckpt_result){ 0 };
+	r = engine_need_complete(c, err);
+	if (r < 0)
+		return run_finish(res, "branch", start, r, err);
+	r = branch_init(&b, c, a, err);
+	if (!r)
+		r = branch(&b, err);
+	branch_fini(&b);
+	return run_finish(res, "branch", start, r, err);
+}

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The first process of a copy. Whatever it has around it ends with it, and it
+ * ends with ckpt until all copies run: so nothing stays of half a branch, by
+ * whatever signal ckpt dies.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <linux/sched.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <ckpt/cleanup.h>
+
+#include "process/copy.h"
+#include "process/uapi.h"
+
+#define NAMESPACES \
+	(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET | CLONE_NEWCGROUP)
+
+static pid_t fork_with(uint64_t flags, pid_t number)
+{
+	pid_t set[1] = { number };
+	struct clone_args args = { .flags = flags, .exit_signal = SIGCHLD };
+
+	if (number) {
+		args.set_tid = (uint64_t)(uintptr_t)set;
+		args.set_tid_size = 1;
+	}
+	return (pid_t)syscall(SYS_clone3, &args, sizeof(args));
+}
+
+static long read_number(const char *path)
+{
+	CKPT_AUTO_FILE FILE *f = fopen(path, "re");
+	long n;
+
+	return f && fscanf(f, "%ld", &n) == 1 ? n : -1;
+}
+
+/*
+ * In a fresh pid namespace all low numbers are free, and the restore and its
+ * helpers would sit on those that the image wants: they start high up.
+ */
+static pid_t high_number(struct ckpt_error *err)
+{
+	long max = read_number("/proc/sys/kernel/pid_max");
+	CKPT_AUTO_FD int last = open("/proc/sys/kernel/ns_last_pid", O_WRONLY | O_CLOEXEC);
+	char text[24];
+	int n = snprintf(text, sizeof(text), "%ld", max - max / 8);
+
+	if (max <= 0 || last < 0 || write(last, text, (size_t)n) != n)
+		return ckpt_fail_sys(err, errno, "/proc/sys/kernel/ns_last_pid");
+	return (pid_t)max - 1;
+}
+
+/* Its descriptors are copies of ckpt's: whoever reads ckpt's output waits for their end. */
+static int let_go_of_fds(int *keep, size_t n)
+{
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC), next = 3;
+
+	for (int fd = 0; fd < 3; fd++)
+		if (null < 0 || dup2(null, fd) < 0)
+			return -errno;
+	for (size_t i = 0; i < n; i++, next++) {
+		int high = fcntl(keep[i], F_DUPFD_CLOEXEC, 100);
+
+		if (high < 0)
+			return -errno;
+		keep[i] = high;
+	}
+	for (size_t i = 0; i < n; i++) {
+		if (dup3(keep[i], 3 + (int)i, O_CLOEXEC) < 0)
+			return -errno;
+		keep[i] = 3 + (int)i;
+	}
+	return syscall(SYS_close_range, (unsigned)next, ~0U, 0) ? -errno : 0;
+}
+
+/* All that are dead. -ECHILD: nobody is left. */
+static int reap_all(pid_t eldest, int *status)
+{
+	for (;;) {
+		int s;
+		pid_t pid = waitpid(-1, &s, __WALL | WNOHANG);
+
+		if (pid <= 0)
+			return pid < 0 ? -errno : 0;
+		if (pid == eldest)
+			*status = WIFEXITED(s) ? WEXITSTATUS(s) : 128 + WTERMSIG(s);
+	}
+}
+
+static __attribute__((noreturn)) void reap_on(const struct copy_shared *shared, int parent_pidfd,
+					      pid_t restore)
+{
+	struct pollfd p[2] = { { .events = POLLIN }, { .events = POLLIN } };
+	int keep[2] = { parent_pidfd, -1 }, status = 0;
+	sigset_t all;
+
+	sigfillset(&all);
+	sigprocmask(SIG_SETMASK, &all, NULL);
+	keep[1] = signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK);
+	prctl(PR_SET_NAME, "ckpt-init");
+	if (keep[1] < 0 || let_go_of_fds(keep, 2) < 0)
+		_exit(1);
+	p[0].fd = keep[0];
+	p[1].fd = keep[1];
+	while (reap_all(restore, &status) != -ECHILD) {
+		struct signalfd_siginfo si;
+
+		if (poll(p, 2, -1) < 0)
+			_exit(1);
+		while (read(keep[1], &si, sizeof(si)) > 0)
+			;
+		if (p[0].fd >= 0 && p[0].revents) {
+			if (!__atomic_load_n(&shared->committed, __ATOMIC_ACQUIRE))
+				_exit(1);
+			close(p[0].fd);
+			p[0].fd = -1;
+		}
+	}
+	_exit(status);
+}
+
+static __attribute__((noreturn)) void first_process(struct copy_job *job)
+{
+	pid_t number, pid;
+
+	/* a signal of the terminal is for ckpt, which decides for all copies */
+	if (setsid() < 0 || chdir("/"))
+		_exit(1);
+	if (copy_furnish(&job->place, job->err) < 0)
+		_exit(1);
+	number = high_number(job->err);
+	if (number < 0)
+		_exit(1);
+	pid = fork_with(0, number);
+	if (!pid)
+		_exit(job->restore(job) < 0);
+	if (pid < 0) {
+		ckpt_fail_sys(job->err, errno, "clone3(2) of the restore");
+		_exit(1);
+	}
+	reap_on(job->shared, job->parent_pidfd, pid);
+}
+
+pid_t copy_start(struct copy_job *job)
+{
+	pid_t pid = fork_with(NAMESPACES | CLONE_NEWTIME, 0);
+
+	/* a kernel without time namespaces: the copies are the less apart, and have nothing in it
+	 */
+	if (pid < 0 && errno == EINVAL)
+		pid = fork_with(NAMESPACES, 0);
+	if (!pid)
+		first_process(job);
+	return pid < 0 ? ckpt_fail_sys(job->err, errno, "clone3(2) with namespaces") : pid;
+}

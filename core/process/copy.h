@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Copies of one image beside each other: each in namespaces of its own, below a
+ * first process that reaps, in which the restore is an ordinary one.
+ */
+#ifndef CKPT_PROCESS_COPY_H
+#define CKPT_PROCESS_COPY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#include <ckpt/error.h>
+
+/* What a copy's namespaces look like. */
+struct copy_place {
+	unsigned index; /* from 1 */
+	/* canonical paths of directories; of what copies share on purpose */
+	char *const *layers, *const *shared;
+	size_t n_layers, n_shared;
+	const char *index_file;	 /* NULL: none */
+	const char *host_suffix; /* NULL: the name stays; else it and the index are added */
+};
+
+/* In the first process of a copy: mounts, layers, loopback, host name. */
+int copy_furnish(const struct copy_place *p, struct ckpt_error *err);
+
+/* What parent and copies share. */
+struct copy_shared {
+	int committed; /* one store decides for all copies: they stay though ckpt ends */
+	bool told;     /* what is missing is missing in all alike: the first one lists it */
+	struct ckpt_error errors[];
+};
+
+struct copy_job {
+	struct copy_place place;
+	struct copy_shared *shared;
+	struct ckpt_error *err; /* in *shared */
+	int parent_pidfd;
+	/* the restore, in a child of the first process; its return value ends that child */
+	int (*restore)(struct copy_job *job);
+	void *arg;
+	int channel; /* of the restore, to the parent */
+};
+
+/* Start a copy: the pid of its first process, which is a child of ours, or a negative errno. */
+pid_t copy_start(struct copy_job *job);
+
+#endif

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: MIT
+"""Several copies of one image, beside each other and beside the original, which is left running."""
+import os
+import random
+import signal
+import subprocess
+
+from lib import ckpt as codes
+from lib import proc
+from lib.report import Failure, expect
+from lib.victim import Victim
+
+SCENARIOS = ("fd-basic", "fd-locks", "mem-cow", "pid-basic", "threads", "sock-stream", "sock-dgram",
+             "sock-tcp", "task-basic", "pty")
+
+
+def first(root):
+    """The first process of a copy, whose end is that of all in it."""
+    stat = proc.stat_fields(root)
+    return int(stat[1][1]) if stat else 0
+
+
+class Copy:
+    """One of them."""
+
+    def __init__(self, victim, root, number):
+        self.victim, self.root, self.number, self.first = victim, root, number, first(root)
+        expect(proc.stat_fields(self.first)[0] == "ckpt-init", f"copy {number}: its root has another parent")
+
+    def path(self, name):
+        """A file of the victim's directory, as the copy has it."""
+        return f"/proc/{self.root}/root{self.victim.dir}/{name}"
+
+    def check(self, when, checks):
+        """Lets it check itself."""
+        os.kill(self.root, signal.SIGUSR1)
+        proc.wait_until(f"{when}: no answer of copy {self.number}",
+                        lambda: proc.read(self.path("result")) or not proc.exists(self.root), 60)
+        answer = proc.read(self.path("result"), "it died").strip()
+        os.unlink(self.path("result"))
+        expect(answer == f"ok {checks}", f"{when}: copy {self.number} says: {answer}")
+
+    def end(self):
+        """Ends all of it."""
+        if self.first and proc.exists(self.first):
+            pids = proc.tree(self.first)
+            os.kill(self.first, signal.SIGKILL)
+            proc.wait_gone(pids)
+
+
+def saved(context, test, name):
+    """(victim, image); the victim goes on."""
+    victim = Victim(test, context.scenario(name))
+    victim.check("built")
+    context.ckpt().dump(test, victim.pid, test.dir / "image", "--leave-running")
+    os.unlink(victim.dir / "result")
+    return victim, test.dir / "image"
+
+
+def branched(context, test, victim, image, number, *args):
+    """[Copy]"""
+    prefix = test.dir / "pid"
+    context.ckpt().run(test, "branch", "-D", image, "--copies", number, "--layer", victim.dir, "--pidfiles",
+                       prefix, *args)
+    copies = [Copy(victim, int(proc.read(f"{prefix}.{i}")), i) for i in range(1, number + 1)]
+    for copy in copies:
+        test.cleanup(copy.end)
+    return copies
+
+
+def all_at_once(context, test, name, number):
+    """Each finds what the original had; what one writes, no other sees."""
+    victim, image = saved(context, test, name)
+    index = victim.dir / "CKPT_BRANCH"
+    copies = branched(context, test, victim, image, number, "--index-file", index, "--host-suffix", "-")
+    for copy in copies:
+        copy.check("branched", 2)
+        said = proc.read(copy.path("CKPT_BRANCH"))
+        expect(said == f"{copy.number}\n", f"copy {copy.number} is told {said!r}")
+        with open(copy.path("written"), "w", encoding="ascii") as file:
+            file.write(str(copy.number))
+    expect(not index.exists() and not (victim.dir / "written").exists(), "a copy wrote outside")
+    expect([proc.read(copy.path("written")) for copy in copies] == [str(copy.number) for copy in copies],
+           "one copy has another's file")
+    kinds = ("pid", "mnt", "ipc", "uts", "net", "cgroup", "time")
+    for kind in kinds:
+        links = {os.readlink(f"/proc/{pid}/ns/{kind}")
+                 for pid in [victim.pid] + [copy.root for copy in copies]}
+        expect(len(links) == number + 1, f"{kind} namespaces: {links}")
+    copies[0].end()
+    for copy in copies[1:]:
+        copy.check("one has ended", 3)
+    victim.check("branched")
+
+
+def again(context, test):
+    """The image stays as it was: after the copies a restore, and copies of the same image once more."""
+    victim, image = saved(context, test, "fd-basic")
+    before = {path.name: path.read_bytes() for path in image.iterdir() if path.is_file()}
+    for copy in branched(context, test, victim, image, 2):
+        copy.check("branched", 2)
+        copy.end()
+    expect(before == {path.name: path.read_bytes() for path in image.iterdir() if path.is_file()},
+           "the image was changed")
+    for copy in branched(context, test, victim, image, 2):
+        copy.check("branched again", 2)
+    victim.check("branched twice")
+
+
+def refused(context, test):
+    """Files that all copies would write to are listed, and nothing stays."""
+    victim, image = saved(context, test, "fd-basic")
+    args, tree = ("branch", "-D", image, "--copies", 2, "--pidfiles", test.dir / "pid"), left(victim)
+    told = context.ckpt().run(test, *args, code=codes.REFUSED).err
+    for name in ("data", "log"):
+        expect(f"{victim.dir}/{name} is open for writing" in told, f"{name} is not listed: {told}")
+    expect(left(victim) == tree, "a copy was left")
+    expect(not list(test.dir.glob("pid*")), "pid files were left")
+    context.ckpt().run(test, *args, "--index-file", "/run/ckpt-test-branch", code=codes.USAGE)
+    context.ckpt().run(test, *args, "--layer", victim.dir / "stderr", code=codes.USAGE)
+    victim.check("refused")
+
+
+def shared(context, test):
+    """What is said to be meant passes: the copies have the very files of the original."""
+    victim, image = saved(context, test, "mem-basic")
+    prefix, args = test.dir / "pid", ("branch", "-D", image, "--copies", 2)
+    context.ckpt().run(test, *args, code=codes.REFUSED)
+    context.ckpt().run(test, *args, "--pidfiles", prefix, "--shared", victim.dir)
+    copies = [Copy(victim, int(proc.read(f"{prefix}.{i}")), i) for i in (1, 2)]
+    for copy in copies:
+        test.cleanup(copy.end)
+    for copy in copies:
+        ours, theirs = (os.stat(f"{root}{victim.dir}") for root in ("", f"/proc/{copy.root}/root"))
+        expect((ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino), "it is another directory")
+
+
+def names(context, test):
+    """A socket's name outside of all layers is not taken from the original, which uses it."""
+    victim, image = saved(context, test, "sock-stream")
+    sockets = {path: path.lstat().st_ino for path in victim.dir.iterdir() if path.is_socket()}
+    expect(sockets, "the victim has no socket in its directory")
+    told = context.ckpt().run(test, "branch", "-D", image, "--copies", 2, code=codes.REFUSED).err
+    expect("would take the name of the socket" in told, f"no socket is listed: {told}")
+    expect(sockets == {path: path.lstat().st_ino for path in sockets}, "a socket was bound anew")
+    victim.check("refused")
+
+
+def left(victim):
+    """Processes that run the victim's program on its directory."""
+    word = f"\0{victim.dir}\0"
+    return [int(pid) for pid in os.listdir("/proc")
+            if pid.isdigit() and word in proc.read(f"/proc/{pid}/cmdline")]
+
+
+def killed(context, test):
+    """ckpt dies at some moment: either all copies run or none is there, nor anything of ckpt's."""
+    victim, image = saved(context, test, "pid-basic")
+    tasks, mark = len(left(victim)), f"CKPT_TEST_BRANCH={test.dir}"
+    pick = random.Random(context.seed)
+    env = {**os.environ, "CKPT_TEST_BRANCH": str(test.dir)}
+
+    def marked():
+        return [int(pid) for pid in os.listdir("/proc") if pid.isdigit()
+                and mark in proc.read(f"/proc/{pid}/environ")]
+
+    def settled():
+        proc.reap()
+        ours = marked()
+        theirs = len(set(left(victim)) - set(ours)) - tasks
+        # the first processes have ckpt's environment, the tree's have the victim's
+        return (not ours and not theirs) or (len(ours) == 2 and theirs == 2 * tasks)
+
+    for _ in range(10 if context.quick else 25):
+        with subprocess.Popen([context.ckpt().binary, "branch", "-D", str(image), "--copies", "2", "--layer",
+                               str(victim.dir)], env=env, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+            try:
+                child.wait(pick.uniform(0, 0.4))
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+        try:
+            proc.wait_until("something is left", settled, 60)
+        except proc.Timeout as late:
+            raise Failure(f"left: {marked()}, of the tree {left(victim)}") from late
+        stay = marked()
+        for pid in stay:
+            os.kill(pid, signal.SIGKILL)
+        proc.wait_gone(stay)
+    victim.check("killed")
+
+
+def tests(context):
+    """Four copies of some scenarios, eight of one; what is refused; kills."""
+    for name in SCENARIOS:
+        yield f"branch/{name}", lambda test, name=name: all_at_once(context, test, name, 4)
+    yield "branch/eight", lambda test: all_at_once(context, test, "fd-basic", 8)
+    yield "branch/again", lambda test: again(context, test)
+    yield "branch/refused", lambda test: refused(context, test)
+    yield "branch/shared", lambda test: shared(context, test)
+    yield "branch/names", lambda test: names(context, test)
+    yield "branch/killed", lambda test: killed(context, test)
