@@ -319,29 +319,14 @@ static _Noreturn void in_namespace(void)
 		_exit(1);
 	}
 	MUST(write(from_child[1], "", 1));
-	while (read(to_child[0], &c, 1) == 1) {
-		char verdict[256] = "";
-
-		snprintf(verdict, sizeof(verdict), "%s", victim_judge(check_namespace));
-		if (write(from_child[1], verdict, sizeof(verdict)) < 0)
-			break;
-	}
-	_exit(1);
+	victim_answer(to_child[0], from_child[1], check_namespace);
 }
 
 static void check(void)
 {
 	static unsigned long own_rounds;
-	char verdict[256] = "no answer";
-	size_t got = 0;
-	ssize_t n = 1;
 
-	if (write(to_child[1], "", 1) == 1)
-		while (got < sizeof(verdict) && n > 0) {
-			n = read(from_child[0], verdict + got, sizeof(verdict) - got);
-			got += n > 0 ? (size_t)n : 0;
-		}
-	CHECK(!verdict[0], "in the namespace: %.255s", verdict);
+	victim_ask(to_child[1], from_child[0], "in the namespace");
 	CHECK(own_segment[0] == own_rounds && own_segment[1000] == victim_word(3, 1000),
 	      "the segment in the test's own namespace");
 	own_segment[0] = ++own_rounds;

@@ -108,30 +108,12 @@ static void check_own(void)
 	check_area("memory", memory, PAGES);
 }
 
-static _Noreturn void serve(void)
-{
-	char text[256], asked;
-
-	while (read(ask[self][0], &asked, 1) == 1) {
-		snprintf(text, sizeof(text), "%s", victim_judge(check_own));
-		MUST(write(answer[self][1], text, sizeof(text)));
-	}
-	_exit(0);
-}
-
 static void check(void)
 {
 	check_own();
-	for (int m = SON; m < MEMBERS; m++) {
-		char text[256] = { 0 };
-
-		if (m == DEAD)
-			continue;
-		MUST(write(ask[m][1], "", 1));
-		CHECK(read(answer[m][0], text, sizeof(text)) == sizeof(text), "member %d is silent",
-		      m);
-		CHECK(!text[0], "%s", text);
-	}
+	for (int m = SON; m < MEMBERS; m++)
+		if (m != DEAD)
+			victim_ask(ask[m][1], answer[m][0], "member %d", m);
 }
 
 /* Its children first born are the first to be ready; the dead one is waited for. */
@@ -152,7 +134,7 @@ static void bear(int member)
 		if (self == DEAD)
 			_exit(0);
 		MUST(write(answer[self][1], "", 1));
-		serve();
+		victim_answer(ask[self][0], answer[self][1], check_own);
 	}
 	if (member == DEAD)
 		MUST(waitpid((pid_t)pid, NULL, 0));

@@ -96,28 +96,11 @@ static void check_pages(void)
 	check_shared();
 }
 
-static _Noreturn void serve(int in, int out)
-{
-	char text[256] = { 0 }, asked;
-
-	while (read(in, &asked, 1) == 1) {
-		snprintf(text, sizeof(text), "%s", victim_judge(check_pages));
-		MUST(write(out, text, sizeof(text)));
-	}
-	_exit(0);
-}
-
 static void check(void)
 {
 	check_pages();
-	for (int i = 0; i < CHILDREN; i++) {
-		char text[256] = { 0 };
-
-		MUST(write(ask[i][1], "", 1));
-		CHECK(read(answer[i][0], text, sizeof(text)) == sizeof(text), "child %d is silent",
-		      i);
-		CHECK(!text[0], "%s", text);
-	}
+	for (int i = 0; i < CHILDREN; i++)
+		victim_ask(ask[i][1], answer[i][0], "child %d", i);
 }
 
 int main(int argc, char **argv)
@@ -135,7 +118,7 @@ int main(int argc, char **argv)
 			self = i + 1;
 			arrange();
 			MUST(write(answer[i][1], "", 1));
-			serve(ask[i][0], answer[i][1]);
+			victim_answer(ask[i][0], answer[i][1], check_pages);
 		}
 		char ready;
 		MUST(read(answer[i][0], &ready, 1));

@@ -37,28 +37,11 @@ static void check_own(void)
 	CHECK(!is_locked(earlier), "process %d: what was mapped before is locked", self);
 }
 
-static _Noreturn void serve(int in, int out)
-{
-	char text[256] = { 0 }, asked;
-
-	while (read(in, &asked, 1) == 1) {
-		snprintf(text, sizeof(text), "%s", victim_judge(check_own));
-		MUST(write(out, text, sizeof(text)));
-	}
-	_exit(0);
-}
-
 static void check(void)
 {
 	check_own();
-	for (int i = 0; i < CHILDREN; i++) {
-		char text[256] = { 0 };
-
-		MUST(write(ask[i][1], "", 1));
-		CHECK(read(answer[i][0], text, sizeof(text)) == sizeof(text), "child %d is silent",
-		      i);
-		CHECK(!text[0], "%s", text);
-	}
+	for (int i = 0; i < CHILDREN; i++)
+		victim_ask(ask[i][1], answer[i][0], "child %d", i);
 }
 
 int main(int argc, char **argv)
@@ -76,7 +59,7 @@ int main(int argc, char **argv)
 			if (modes[self])
 				MUST(mlockall(modes[self]));
 			MUST(write(answer[i][1], "", 1));
-			serve(ask[i][0], answer[i][1]);
+			victim_answer(ask[i][0], answer[i][1], check_own);
 		}
 		MUST(read(answer[i][0], &ready, 1));
 	}

@@ -143,8 +143,6 @@ static void open_files(void)
 
 static _Noreturn void container(void)
 {
-	char c;
-
 	MUST(prctl(PR_SET_NAME, "container"));
 	MUST(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL));
 	open_detached();
@@ -173,14 +171,7 @@ static _Noreturn void container(void)
 	}
 	open_files();
 	MUST(write(reply[1], "", 1));
-	while (read(question[0], &c, 1) == 1) {
-		char text[256] = "";
-
-		snprintf(text, sizeof(text), "%s", victim_judge(check_container));
-		if (write(reply[1], text, sizeof(text)) != sizeof(text))
-			break;
-	}
-	_exit(1);
+	victim_answer(question[0], reply[1], check_container);
 }
 
 /* ---- the root ---------------------------------------------------------------------------- */
@@ -205,15 +196,12 @@ static void open_cgroup(void)
 
 static void check(void)
 {
-	char text[256] = "no answer";
+	char c;
 
 	CHECK(leads_to(host_sys, "/sys/class/net"), "/sys/class/net is another");
 	if (cgroup_file >= 0)
-		CHECK(pread(cgroup_file, text, 1, 0) >= 0, "the cgroup's file: %s",
-		      strerror(errno));
-	if (write(question[1], "?", 1) != 1 || read(reply[0], text, sizeof(text)) != sizeof(text))
-		snprintf(text, sizeof(text), "no answer");
-	CHECK(!text[0], "container: %s", text);
+		CHECK(pread(cgroup_file, &c, 1, 0) >= 0, "the cgroup's file: %s", strerror(errno));
+	victim_ask(question[1], reply[0], "container");
 }
 
 int main(int argc, char **argv)

@@ -165,28 +165,16 @@ static void check_namespace(void)
 
 static _Noreturn void in_namespace(void)
 {
-	char c;
-
 	MUST(prctl(PR_SET_PDEATHSIG, SIGKILL));
 	MUST(unshare(CLONE_NEWIPC));
 	make_queues();
 	MUST(write(from_child[1], "", 1));
-	while (read(to_child[0], &c, 1) == 1) {
-		char verdict[256] = "";
-
-		snprintf(verdict, sizeof(verdict), "%s", victim_judge(check_namespace));
-		if (write(from_child[1], verdict, sizeof(verdict)) < 0)
-			break;
-	}
-	_exit(1);
+	victim_answer(to_child[0], from_child[1], check_namespace);
 }
 
 static void check(void)
 {
-	char verdict[256] = "no answer";
 	struct stat s;
-	size_t got = 0;
-	ssize_t n = 1;
 
 	if (fstat(own, &s) || !S_ISREG(s.st_mode)) {
 		victim_fail("no queue of the test's namespace: %s", strerror(errno));
@@ -194,12 +182,7 @@ static void check(void)
 	}
 	check_attributes(own, 0, 2, 2);
 	check_first(own, "in the test's own namespace", 2);
-	if (write(to_child[1], "", 1) == 1)
-		while (got < sizeof(verdict) && n > 0) {
-			n = read(from_child[0], verdict + got, sizeof(verdict) - got);
-			got += n > 0 ? (size_t)n : 0;
-		}
-	CHECK(!verdict[0], "in the namespace: %.255s", verdict);
+	victim_ask(to_child[1], from_child[0], "in the namespace");
 }
 
 int main(int argc, char **argv)

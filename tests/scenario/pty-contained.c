@@ -230,14 +230,7 @@ static _Noreturn void container(int which)
 		victim_die("no job in the foreground");
 	front = MUST(tcgetpgrp(shell_master));
 	MUST(write(reply[which][1], "", 1));
-	while (read(question[which][0], &c, 1) == 1) {
-		char text[256] = "";
-
-		snprintf(text, sizeof(text), "%s", victim_judge(check_container));
-		if (write(reply[which][1], text, sizeof(text)) != sizeof(text))
-			break;
-	}
-	_exit(1);
+	victim_answer(question[which][0], reply[which][1], check_container);
 }
 
 /* ---- the root ---------------------------------------------------------------------------- */
@@ -246,14 +239,8 @@ static void check(void)
 {
 	bytes++;
 	check_pair(outer_master, outer_slave, "outside");
-	for (int i = 0; i < CONTAINERS; i++) {
-		char text[256] = "no answer";
-
-		if (write(question[i][1], "?", 1) != 1 ||
-		    read(reply[i][0], text, sizeof(text)) != sizeof(text))
-			snprintf(text, sizeof(text), "no answer");
-		CHECK(!text[0], "container %d: %s", i, text);
-	}
+	for (int i = 0; i < CONTAINERS; i++)
+		victim_ask(question[i][1], reply[i][0], "container %d", i);
 }
 
 static void write_map(pid_t pid, const char *name)

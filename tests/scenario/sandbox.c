@@ -108,18 +108,9 @@ static void check_zygote(void)
 
 static _Noreturn void serve(int slot, void (*check)(void))
 {
-	char c;
-
 	MUST(prctl(PR_SET_PDEATHSIG, SIGKILL));
 	MUST(write(reply[slot][1], "", 1));
-	while (read(question[slot][0], &c, 1) == 1) {
-		char text[256] = "";
-
-		snprintf(text, sizeof(text), "%s", victim_judge(check));
-		if (write(reply[slot][1], text, sizeof(text)) != sizeof(text))
-			break;
-	}
-	_exit(1);
+	victim_answer(question[slot][0], reply[slot][1], check);
 }
 
 /* ---- what they are ---------------------------------------------------------------------- */
@@ -207,14 +198,8 @@ static _Noreturn void container(void)
 
 static void check(void)
 {
-	for (int i = 0; i < SLOTS; i++) {
-		char text[256] = "no answer";
-
-		if (write(question[i][1], "?", 1) != 1 ||
-		    read(reply[i][0], text, sizeof(text)) != sizeof(text))
-			snprintf(text, sizeof(text), "no answer");
-		CHECK(!text[0], "%s: %s", names[i], text);
-	}
+	for (int i = 0; i < SLOTS; i++)
+		victim_ask(question[i][1], reply[i][0], "%s", names[i]);
 }
 
 int main(int argc, char **argv)

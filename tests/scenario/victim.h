@@ -53,6 +53,15 @@ void victim_serve(void (*check)(void)) __attribute__((noreturn));
  */
 const char *victim_judge(void (*check)(void));
 
+/*
+ * For another process of the tree, over two pipes: judges itself each time that it is asked, until
+ * nobody is left who could ask.
+ */
+void victim_answer(int in, int out, void (*check)(void)) __attribute__((noreturn));
+
+/* In a check: asks such a one. Its failure, or its silence, is a failure of what the text names. */
+void victim_ask(int to, int from, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
 /* Records a failure; the first one of a check is reported. Callable from any thread of the root. */
 void victim_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
