@@ -90,8 +90,9 @@ int main(int argc, char **argv)
 		if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR) != fd)
 			return CKPT_EXIT_FAILED;
 	code = run(&c, argc, argv);
-	/* a table that could not be written is no success */
-	if (fflush(stdout) == EOF && code == CKPT_EXIT_OK) {
+	/* a table that could not be written is no success; why, only the last flush can tell */
+	errno = EIO;
+	if ((fflush(stdout) == EOF || ferror(stdout)) && code == CKPT_EXIT_OK) {
 		fprintf(c.log, "ckpt: standard output: %s\n", ckpt_errno_name(errno));
 		code = CKPT_EXIT_FAILED;
 	}

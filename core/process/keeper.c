@@ -208,10 +208,16 @@ int keeper_make(struct keeper *k, uint64_t length, uid_t uid, pid_t member, stru
 
 void keeper_stop(struct keeper *k)
 {
+	int r;
+
 	if (k->pid <= 0)
 		return;
-	ckpt_end_child(k->pid);
+	r = ckpt_end_child(k->pid);
+	k->pid = 0;
 	close(k->socket);
+	/* that ends it too, and until then it is in our memory: on this stack, over this list */
+	if (r < 0)
+		return;
 	free(ckpt_steal_ptr(&k->stack));
 	for (struct kept *kept; (kept = k->kept);) {
 		k->kept = kept->next;
@@ -220,5 +226,4 @@ void keeper_stop(struct keeper *k)
 			shmdt(kept->at);
 		free(kept);
 	}
-	k->pid = 0;
 }

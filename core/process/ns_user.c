@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include <ckpt/cleanup.h>
+#include <ckpt/task.h>
 
 #include "engine/run.h"
 #include "process/ns.h"
@@ -113,9 +114,10 @@ static int make_user(void *arg, struct ckpt_error *err)
 	else
 		r = fill(arg, pid, err);
 	if (write(end_w, &c, 1) != 1)
-		kill(pid, SIGKILL);
-	while (waitpid(pid, NULL, __WALL) < 0 && errno == EINTR)
-		;
+		ckpt_end_child(pid);
+	else
+		while (waitpid(pid, NULL, __WALL) < 0 && errno == EINTR)
+			;
 	return r;
 }
 

@@ -20,12 +20,13 @@
 #include "process/set.h"
 #include "process/uapi.h"
 
-void ckpt_end_child(pid_t pid)
+int ckpt_end_child(pid_t pid)
 {
 	if (INSIST(kill(pid, SIGKILL)) && errno != ESRCH)
-		return;
+		return -errno;
 	while (waitpid(pid, NULL, __WALL) < 0 && errno == EINTR)
 		;
+	return 0;
 }
 
 static int fail_read(const struct ckpt_task *t, const char *path, int e, struct ckpt_error *err)

@@ -77,8 +77,11 @@ CKPT_API int ckpt_proc_field(const char *text, const char *key, char *buf, size_
  */
 CKPT_API int ckpt_proc_stat_field(const char *text, unsigned n, int64_t *value);
 
-/* Kill a child of ckpt's own and wait for its end; one that cannot be killed is not waited for. */
-CKPT_API void ckpt_end_child(pid_t pid);
+/*
+ * Kill a child of ckpt's own and wait for its end. One that cannot be killed is not waited for:
+ * the errno of kill(2), negative.
+ */
+CKPT_API int ckpt_end_child(pid_t pid);
 
 /* Open the task's /proc/PID/mem, read-write; the caller closes it. */
 CKPT_API int ckpt_open_mem(const struct ckpt_task *t, struct ckpt_error *err);

@@ -192,16 +192,15 @@ static int put_space(struct source *s, struct ckpt_error *err)
 
 /* ---- mappings ---------------------------------------------------------------------- */
 
-/* NAME of "[anon:NAME]", cut out in place. */
+/* NAME of "[anon:NAME]", cut out in place: neighbours of one name share the text. */
 static char *anon_name(const struct mem_vma *v)
 {
 	char *open = strncmp(v->path, "[anon", 5) ? NULL : strchr(v->path, ':');
-	size_t n = open ? strlen(open) : 0;
+	char *end = open ? strrchr(open, ']') : NULL;
 
-	if (n < 3)
-		return NULL;
-	open[n - 1] = 0;
-	return open + 1;
+	if (end && !end[1])
+		*end = 0;
+	return open && open[1] ? open + 1 : NULL;
 }
 
 static void fill_vma(const struct mem_vma *v, mem_vma_rec *m)

@@ -163,7 +163,11 @@ static int look(struct mem_scan *s, const struct mem_vma *v, uint64_t start, str
 	s->n = (size_t)n;
 	s->at = 0;
 	s->known_from = start;
-	s->known_to = a.walk_end;
+	/*
+	 * Not a.walk_end: the kernel takes 512 at a time, and of a call that took more than that,
+	 * it is where the last but one of these ended, though what follows is in the answer too.
+	 */
+	s->known_to = n < REGIONS ? a.end : ((struct scan_region *)s->buf)[n - 1].end;
 	return 0;
 }
 

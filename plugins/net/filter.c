@@ -40,20 +40,30 @@ static int on_xfrm(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
 	return 0;
 }
 
-/* A kernel that does not know the protocol or the question has nothing of the kind. */
-int net_ask(struct net_job *job, int protocol,
-	    int (*fn)(struct net_job *job, struct ckpt_error *err), struct ckpt_error *err)
+int net_speak(struct net_job *job, int protocol,
+	      int (*fn)(struct net_job *job, struct ckpt_error *err), struct ckpt_error *err)
 {
 	struct nl_sock *route = job->sk;
-	int r = 0;
+	int r;
 
 	job->sk = nl_socket_alloc();
-	if (!job->sk)
-		r = ckpt_fail_sys(err, ENOMEM, "netlink socket");
-	else if (nl_connect(job->sk, protocol) == 0)
+	r = job->sk ? nl_connect(job->sk, protocol) : -NLE_NOMEM;
+	if (r < 0)
+		/* libnl's word for EPROTONOSUPPORT: the kernel has no such protocol */
+		r = ckpt_fail(err, r == -NLE_PROTO_MISMATCH ? ENOTSUP : EIO,
+			      "netlink protocol %d: %s", protocol, nl_geterror(r));
+	else
 		r = fn(job, err);
 	nl_socket_free(job->sk);
 	job->sk = route;
+	return r;
+}
+
+int net_ask(struct net_job *job, int protocol,
+	    int (*fn)(struct net_job *job, struct ckpt_error *err), struct ckpt_error *err)
+{
+	int r = net_speak(job, protocol, fn, err);
+
 	return r == -ENOTSUP ? 0 : r;
 }
 

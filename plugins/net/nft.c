@@ -628,5 +628,5 @@ static int send_all(struct net_job *job, struct ckpt_error *err)
 
 int net_nft_make(struct net_job *job, struct ckpt_error *err)
 {
-	return job->net->n_nft ? net_ask(job, NETLINK_NETFILTER, send_all, err) : 0;
+	return job->net->n_nft ? net_speak(job, NETLINK_NETFILTER, send_all, err) : 0;
 }

@@ -90,7 +90,8 @@ class Faults:
         self.before, self.pids = inventory.take(self.victim.pid), proc.tree(self.victim.pid)
         self.stopped = killing.unsettled(self.victim.pid)
         self.outside = killing.Outside()
-        self.calls, self.failed, self.runs = [], 0, 0
+        # did a call fail in the last run? Another run may make fewer
+        self.calls, self.failed, self.runs, self.injected = [], 0, 0, True
 
     def undisturbed(self, *args):
         """The names of the calls that a run makes."""
@@ -104,8 +105,9 @@ class Faults:
         what = f"call {position} of {len(self.calls)} ({name}) failing with {errno.errorcode[error]}"
         self.test.log(f"{what}: exit {code} {err.strip()[-300:]}")
         self.runs += 1
+        self.injected = name != "-"
         self.failed += code != 0
-        if code == -signal.SIGSEGV and position <= BEFORE_MAIN:
+        if code == -signal.SIGSEGV and position <= BEFORE_MAIN and call is None and not self.threads:
             return code, what
         expect(code in self.allowed, f"{what}: ckpt ended with {code}: {err[-200:]}")
         expect(code in (codes.OK, codes.DIFFERENT, LOADER) or says_why(err),
@@ -207,32 +209,28 @@ def sample(kind, context, test, scenario, wanted):
 
 
 def spread(calls, most):
-    """The positions to fail: of each call at most `most`, evenly over the run; all of them with None."""
-    places = {}
-    for position, name in enumerate(calls, 1):
-        if name != "-":
-            places.setdefault(name, []).append(position)
-    return {name: [found[index - 1] for index in positions(len(found), most or len(found))]
-            for name, found in places.items()}
+    """Which of the calls of each name to fail: at most `most` of them, evenly over the run; all with None."""
+    made = collections.Counter(name for name in calls if name != "-")
+    return {name: positions(number, most or number) for name, number in made.items()}
 
 
 def complete(kind, context, test, scenario, most):
     """Each call of a run (spread()), each with the next of its errors; what came of it: {call: [made, failed,
-    passes]}, and the harms. The order of calls is not always the same: what another run calls at a position
-    may be another call."""
+    passes]}, and the harms. Not all runs make as many: a call that a run did not make did not fail."""
     counts, harms = {}, []
     for threads in (False, True):
         faults = kind(context, test, scenario, threads)
         made = collections.Counter(faults.calls)
-        for name, places in sorted(spread(faults.calls, most).items()):
+        for name, numbers in sorted(spread(faults.calls, most).items()):
             errors, count = OWN_ERRORS.get(name, ERRORS), counts.setdefault(name, [0, 0, 0])
             count[0] += made[name]
-            for index, position in enumerate(places):
-                count[1] += 1
+            for index, number in enumerate(numbers):
                 try:
-                    faults.fault(position, errors[index % len(errors)])
-                    count[2] += 1
+                    faults.fault(number, errors[index % len(errors)], name)
+                    count[1] += faults.injected
+                    count[2] += faults.injected
                 except Failure as failure:
+                    count[1] += 1
                     harms.append(str(failure))
                     print(f"     harm: {failure}", flush=True)
                     faults.end()
@@ -245,6 +243,7 @@ def named(kind, context, test, scenario, call, error):
     """Every call of one name, one after the other."""
     faults = kind(context, test, scenario)
     numbers = faults.calls.count(call)
+    expect(numbers, f"nothing calls {call}")
     for number in range(1, numbers + 1):
         faults.fault(number, error, call)
     return f"{numbers} times {call}"

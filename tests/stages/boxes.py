@@ -136,6 +136,7 @@ def hidden(context, test, name):
     expect(after == before, f"{after} was {before}")
     run = ckpt.verify(test, image, code=codes.DIFFERENT if name in PRIVATE else codes.OK)
     differences = [line for line in run.out.splitlines() if line.startswith("mnt.")]
+    expect(bool(differences) == (name in PRIVATE), f"differences of mounts: {differences}")
     expect(all(re.search(r": (peers|master): \d+ -> 0$", line) for line in differences), f"{differences}")
 
 
