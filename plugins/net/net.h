@@ -126,7 +126,8 @@ void net_nft_counters_put(const Ckpt__Net__NftItem *it, uint8_t *attributes);
 /* fn(job) with a socket of that protocol. -ENOTSUP: the kernel does not know it. */
 int net_speak(struct net_job *job, int protocol,
 	      int (*fn)(struct net_job *job, struct ckpt_error *err), struct ckpt_error *err);
-/* The same for a question: a kernel that does not know the protocol or the question has nothing to tell. */
+/* The same for a question: a kernel that does not know the protocol or the question has nothing to
+ * tell. */
 int net_ask(struct net_job *job, int protocol,
 	    int (*fn)(struct net_job *job, struct ckpt_error *err), struct ckpt_error *err);
 

@@ -237,15 +237,14 @@ static uint64_t missing(const Ckpt__Net__Network *net, const Ckpt__Net__NftItem 
 static void refuse_stateful(struct net_job *job, const Ckpt__Net__NftItem *rule)
 {
 	const char *name = rule->type == NFT_MSG_NEWRULE ? net_nft_stateful(rule) : NULL;
-	char what[256];
+	char what[320];
 
 	if (!name)
 		return;
-	snprintf(
-		what, sizeof(what),
-		"a rule of iptables, table %.60s, chain %.60s, handle %llu, with %.30s: its state, "
-		"or what it refers to, is not in its words",
-		rule->table, rule->name, (unsigned long long)rule->handle, name);
+	snprintf(what, sizeof(what),
+		 "a rule of iptables, table %.60s, chain %.60s, handle %llu, with %.30s, which may "
+		 "have a state of its own or refer to something else",
+		 rule->table, rule->name, (unsigned long long)rule->handle, name);
 	net_refuse(job, "nftables-stateful", what);
 }
 
