@@ -289,14 +289,20 @@ static int survey_outside(struct ckpt_run *run, const struct ckpt_fd_found *f,
 		       : sock_tcp_outside_survey(run, f, net, form, err);
 }
 
-static int hold(struct ckpt_run *run, const struct ckpt_fd_found *f, const struct ckpt_ns *net,
-		struct ckpt_error *err)
+/* 2: go on. Before its state is looked at, which the other end may change until then. */
+static int hold_if_kept(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			const struct ckpt_ns *net, struct ckpt_error *err)
 {
 	union sock_address local, peer;
+	int r;
 
+	if (ckpt_is_live(run) || sock_tcp_wish(run) != SOCK_TCP_KEPT ||
+	    !ckpt_feature_on(run, "tcp-outside"))
+		return 2;
 	if (ends_of(f->fd, &local, &peer))
 		return ckpt_fail_sys(err, errno, "getpeername(2)");
-	return sock_hold(sock_state(run), net, &local, &peer, err);
+	r = sock_hold(sock_state(run), net, &local, &peer, err);
+	return r < 0 ? r : 2;
 }
 
 static int survey_over(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
@@ -348,9 +354,9 @@ static int tcp_connected_survey(struct ckpt_run *run, const struct ckpt_fd_found
 	if (!r)
 		r = survey_other(run, f, net, &other, err);
 	if (r == 2)
+		r = hold_if_kept(run, f, net, err);
+	if (r == 2)
 		r = survey_outside(run, f, net, other, &form, err);
-	if (form == SOCK_TCP_KEPT && !r && !ckpt_is_live(run))
-		r = hold(run, f, net, err);
 	return r || ckpt_is_live(run) ? r : look_at_sent(sock_state(run), f, form, err);
 }
 
