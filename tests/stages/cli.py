@@ -180,6 +180,17 @@ def run_command(words):
     return done.returncode, done.stdout, done.stderr
 
 
+def unwritten(context, test):
+    """What cannot be written to stdout is no success, and said."""
+    for args in (("plugins",), ("plugins", "--json"), ("check", "--json")):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            done = subprocess.run([context.ckpt().binary, *args], stdin=subprocess.DEVNULL, stdout=full,
+                                  stderr=subprocess.PIPE, text=True, timeout=60, check=False, cwd="/")
+        test.log(f"{args}: {done.returncode} {done.stderr}")
+        expect(done.returncode == codes.FAILED and "standard output" in done.stderr,
+               f"{args} ended with {done.returncode}: {done.stderr}")
+
+
 def no_room(context, test):
     """A thread with a stack that is full cannot be entered: that is seen before any is."""
     victim = Victim(test, context.scenario("cramped"))
@@ -195,6 +206,6 @@ def no_room(context, test):
 def tests(context):
     """See the functions."""
     for function in (usage, helps, machine_readable, graphs, configuration, strict, log_file, leave_stopped,
-                     dry_runs, stats, no_room, unprivileged):
+                     dry_runs, stats, unwritten, no_room, unprivileged):
         name = function.__name__.replace("_", "-")
         yield f"cli/{name}", lambda test, function=function: function(context, test)
