@@ -130,6 +130,12 @@ class Dump(Faults):
         self.args = ("dump", "-t", self.victim.pid, "-D", self.image, "--leave-running")
         self.undisturbed(*self.args)
         self.unharmed("without a fault")
+        self.records = self.saved()
+
+    def saved(self):
+        """The kinds and numbers of the records of the image."""
+        shown = self.context.ckpt().run(self.test, "show", self.image).out
+        return set(re.findall(r"^\w+\.[\w-]+ \d+$", shown, re.MULTILINE))
 
     def unharmed(self, what):
         """The victim, from outside and inside, is as it was."""
@@ -147,8 +153,11 @@ class Dump(Faults):
     def fault(self, position, error, call=None):
         """Makes one call fail."""
         shutil.rmtree(self.image, ignore_errors=True)
-        _, what = self.disturbed(position, error, call, *self.args)
+        code, what = self.disturbed(position, error, call, *self.args)
         self.unharmed(what)
+        if not code:
+            missing = self.records - self.saved()
+            expect(not missing, f"{what}: not in the image: {sorted(missing)[:3]}")
 
 
 class Verify(Dump):
@@ -161,12 +170,14 @@ class Verify(Dump):
         super().__init__(context, test, scenario, threads)
         self.args = ("verify", "-D", self.image)
         context.ckpt().run(test, *self.args, code=None)
-        code, self.calls, err = inject(context, test, 0, 0, *self.args, threads=threads)
-        expect(code in (codes.OK, codes.DIFFERENT), f"without a fault it ended with {code}: {err}")
+        self.answer, self.calls, err = inject(context, test, 0, 0, *self.args, threads=threads)
+        expect(self.answer in (codes.OK, codes.DIFFERENT), f"without a fault it ended with {self.answer}: {err}")
 
     def fault(self, position, error, call=None):
         """Makes one call fail."""
-        _, what = self.disturbed(position, error, call, *self.args)
+        code, what = self.disturbed(position, error, call, *self.args)
+        expect(code not in {codes.OK, codes.DIFFERENT} - {self.answer},
+               f"{what}: ckpt ended with {code}, and with {self.answer} without a fault")
         self.unharmed(what)
 
 

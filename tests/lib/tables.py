@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Tables of a run that are kept in docs/: they are written by the run itself, never by hand."""
+import datetime
+import platform
 import re
 
 from lib.context import SOURCE
@@ -48,7 +50,8 @@ def faults(context, command, load, counts):
     total = [sum(column) for column in zip(*counts.values())]
     rows = [f"| {call} | {' | '.join(map(str, count))} |"
             for call, count in (("**all**", total), *sorted(counts.items()))]
-    section = "\n".join([title, "", "| call | made | failed | passes |", "| --- | --- | --- | --- |",
+    most = f"at most {context.fault_most} of each call" if context.fault_most else "all calls"
+    section = "\n".join([title, "", f"{datetime.date.today()}, Linux {platform.release()}: {most}.", "", "| call | made | failed | passes |", "| --- | --- | --- | --- |",
                          *rows, ""])
     print(section, flush=True)
     head, *sections = path.read_text(encoding="utf-8").split("\n### ")
