@@ -45,8 +45,6 @@ static int queue(pid_t tid, uint32_t flags, siginfo_t **out, size_t *n, struct c
 		memcpy(more + *n, chunk, (size_t)got * sizeof(*chunk));
 		*out = more;
 		*n += (size_t)got;
-		if (got < QUEUE_CHUNK)
-			return 0;
 	}
 }
 
