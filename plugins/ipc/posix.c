@@ -207,14 +207,15 @@ struct reading {
  * Memory for it may be short for a moment, and whoever else has the queue open may have
  * filled it: not forever, for the tree stands still meanwhile.
  */
-static int give_back(int fd, const char *text, uint32_t length, uint32_t priority)
+static int give_back(int fd, const char *text, uint32_t length, uint32_t priority, int *naps)
 {
 	const struct timespec nap = { .tv_nsec = 1000000 };
 
-	for (int ms = 0; syscall(SYS_mq_timedsend, fd, text, length, priority, NULL); ms++) {
-		if (ms == 5000 || (errno != ENOMEM && errno != EAGAIN))
+	while (syscall(SYS_mq_timedsend, fd, text, length, priority, NULL)) {
+		if (!*naps || (errno != ENOMEM && errno != EAGAIN))
 			return -errno;
 		nanosleep(&nap, NULL);
+		--*naps;
 	}
 	return 0;
 }
@@ -224,7 +225,8 @@ static int take_and_give_back(void *arg)
 	const struct reading *q = arg;
 	struct copy *c = q->copy;
 	char *texts = (char *)&c->head[q->n], *at = texts;
-	int r = 0;
+	/* for all messages: half of the time that the tree waits for us without an engine */
+	int naps = 5000, r = 0;
 
 	for (; c->n < q->n && (size_t)(at - texts) + q->longest <= q->room; c->n++) {
 		ssize_t len = syscall(SYS_mq_timedreceive, q->fd, at, q->longest,
@@ -239,7 +241,7 @@ static int take_and_give_back(void *arg)
 	}
 	at = texts;
 	for (uint32_t i = 0; i < c->n; i++) {
-		int put = give_back(q->fd, at, c->head[i].length, c->head[i].priority);
+		int put = give_back(q->fd, at, c->head[i].length, c->head[i].priority, &naps);
 
 		r = r ? r : put;
 		at += c->head[i].length;
