@@ -157,9 +157,9 @@ static const char *no_source(const struct mnt_state *st, const struct mnt_mount 
 {
 	const struct mnt_fstype *type = m->fs->type;
 
-	/* nobody can tell any more whose it was, which namespace it shows, what is in it */
+	/* whose it was, which namespace it shows, what is in it, whether a part of it is a file */
 	if (type && !m->seen &&
-	    (m->deleted || type->content != MNT_NOTHING ||
+	    (m->deleted || strcmp(m->m->root, "/") || type->content != MNT_NOTHING ||
 	     (type->shows != CKPT_NS_TYPES && !m->fs->shows)))
 		return "another mount hides it for good";
 	if (m->deleted)
