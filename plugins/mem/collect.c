@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What the survey saw, as records. Page contents follow in save.c. */
+#include <inttypes.h>
 #include <string.h>
 #include <sys/syscall.h>
 
@@ -120,18 +121,17 @@ static int locked_how(struct source *s, uint64_t at, uint32_t *how, struct ckpt_
 				  .reason = "this kernel does not tell whether MCL_ONFAULT is set",
 				  .hint = "let the program call munlockall(2)" };
 	int r = mem_maps_read(s->sp->task, "smaps", &maps, err);
+	const struct mem_vma *v = maps.vma;
 
-	for (size_t i = 0; !r && i < maps.n; i++) {
-		const struct mem_vma *v = &maps.vma[i];
-
-		if (at < v->start || at >= v->end)
-			continue;
-		*how = MCL_FUTURE | (v->flags & MEM_ONFAULT ? MCL_ONFAULT : 0);
-		/* 6.1 has no name for it */
-		if (v->unknown[0] && !ckpt_refuse(s->run, &b))
-			*how = 0;
-	}
-	return r;
+	while (!r && v < maps.vma + maps.n && (at < v->start || at >= v->end))
+		v++;
+	if (r || v == maps.vma + maps.n)
+		return r ? r : ckpt_fail(err, ENOENT, "smaps: nothing is at %" PRIx64, at);
+	*how = MCL_FUTURE | (v->flags & MEM_ONFAULT ? MCL_ONFAULT : 0);
+	/* 6.1 has no name for it */
+	if (v->unknown[0] && !ckpt_refuse(s->run, &b))
+		*how = 0;
+	return 0;
 }
 
 /*
