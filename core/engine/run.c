@@ -24,8 +24,10 @@ int run_init(struct ckpt_run *run, struct ckpt *c, enum ckpt_run_kind kind, stru
 	*run = (struct ckpt_run){ .ctx = c, .kind = kind, .result = r };
 	image_store_init(&run->store);
 	run->states = calloc(c->plugins.n + 1, sizeof(*run->states));
-	run->procs = run->states ? proc_new(run) : NULL;
-	return run->procs ? 0 : fail_nomem(err);
+	if (!run->states)
+		return fail_nomem(err);
+	run->procs = proc_new(run, err);
+	return run->procs ? 0 : -err->err;
 }
 
 void run_fini(struct ckpt_run *run)

@@ -89,47 +89,57 @@ struct ns_task *ns_append_task(struct ns_table *t, uint32_t id, size_t n, struct
 
 /* ---- ckpt's own ----------------------------------------------------------------------- */
 
-static struct ckpt_ns own_one(enum ckpt_ns_type type)
+/* Its owner, if that is our own user namespace and not one above it, which we may not see. */
+static int find_owner(struct ckpt_ns *ns, struct ckpt_ns *user, struct ckpt_error *err)
 {
-	struct ckpt_ns ns = { .id = 1 + type, .type = type, .own = true, .fd = -1 };
+	CKPT_AUTO_FD int owner = ioctl(ns->fd, NS_GET_USERNS);
+	struct stat st;
+
+	if (owner < 0 && errno == EPERM)
+		return 0;
+	if (owner < 0 || fstat(owner, &st))
+		return ckpt_fail_sys(err, errno, "owner of the own %s namespace",
+				     ns_types[ns->type].name);
+	if (st.st_ino == user->ino)
+		ns->owner = user;
+	return 0;
+}
+
+static int add_own(struct ns_table *t, enum ckpt_ns_type type, struct ckpt_error *err)
+{
+	struct ckpt_ns ns = { .id = 1 + type, .type = type, .own = true };
+	CKPT_AUTO_FD int fd = -1;
 	char path[40];
 	struct stat st;
 
 	snprintf(path, sizeof(path), "/proc/self/ns/%s", ns_types[type].name);
+	ns.fd = fd = open(path, O_RDONLY | O_CLOEXEC);
 	/* a kernel without that type: then no task has it either */
-	ns.fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (ns.fd >= 0 && !fstat(ns.fd, &st))
+	if ((fd < 0 && errno != ENOENT) || (fd >= 0 && fstat(fd, &st)))
+		return ckpt_fail_sys(err, errno, "%s", path);
+	if (fd >= 0) {
 		ns.ino = st.st_ino;
-	return ns;
+		if (type != CKPT_NS_USER && find_owner(&ns, t->own.ns[CKPT_NS_USER], err) < 0)
+			return -err->err;
+	}
+	t->own.ns[type] = ns_append(t, &ns, err);
+	if (!t->own.ns[type])
+		return -ENOMEM;
+	ckpt_steal_fd(&fd);
+	return 0;
 }
 
-/* Its owner, if that is our own user namespace and not one above it. */
-static bool owned_by_us(const struct ckpt_ns *ns, const struct ckpt_ns *user)
-{
-	CKPT_AUTO_FD int owner = ns->fd < 0 ? -1 : ioctl(ns->fd, NS_GET_USERNS);
-	struct stat st;
-
-	return owner >= 0 && !fstat(owner, &st) && st.st_ino == user->ino;
-}
-
-struct ns_table *ns_new(void)
+struct ns_table *ns_new(struct ckpt_error *err)
 {
 	struct ns_table *t = calloc(1, sizeof(*t));
 
-	for (int type = 0; t && type < CKPT_NS_TYPES; type++) {
-		struct ckpt_ns ns = own_one((enum ckpt_ns_type)type), *put;
-
-		if (type && owned_by_us(&ns, t->own.ns[CKPT_NS_USER]))
-			ns.owner = t->own.ns[CKPT_NS_USER];
-		put = ns_append(t, &ns, NULL);
-		if (!put) {
-			if (ns.fd >= 0)
-				close(ns.fd);
+	if (!t)
+		ckpt_fail(err, ENOMEM, "out of memory");
+	for (int type = 0; t && type < CKPT_NS_TYPES; type++)
+		if (add_own(t, (enum ckpt_ns_type)type, err) < 0) {
 			ns_free(t);
 			return NULL;
 		}
-		t->own.ns[type] = put;
-	}
 	if (t) {
 		t->own.pid_for_children = t->own.ns[CKPT_NS_PID];
 		t->own.time_for_children = t->own.ns[CKPT_NS_TIME];

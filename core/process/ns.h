@@ -28,8 +28,8 @@ struct ns_type {
 };
 extern const struct ns_type ns_types[CKPT_NS_TYPES];
 
-/* With ckpt's own namespaces; NULL: no memory. */
-struct ns_table *ns_new(void);
+/* With ckpt's own namespaces. */
+struct ns_table *ns_new(struct ckpt_error *err);
 void ns_free(struct ns_table *t);
 struct ckpt_ns *ns_find(const struct ns_table *t, enum ckpt_ns_type type, uint64_t ino);
 /* Append a copy; the descriptor is the table's from then on. */

@@ -12,7 +12,7 @@
 
 struct proc_set; /* the tasks of one run; made by proc_new(), kept in the run */
 
-struct proc_set *proc_new(struct ckpt_run *run);
+struct proc_set *proc_new(struct ckpt_run *run, struct ckpt_error *err);
 /* Frees memory and descriptors. Whatever is still held is resumed (dump) or killed (restore). */
 void proc_free(struct proc_set *ps);
 /* What helpers in namespaces were run on. */

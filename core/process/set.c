@@ -25,15 +25,17 @@ static void raise_nofile(void)
 	setrlimit(RLIMIT_NOFILE, &lim);
 }
 
-struct proc_set *proc_new(struct ckpt_run *run)
+struct proc_set *proc_new(struct ckpt_run *run, struct ckpt_error *err)
 {
 	struct proc_set *ps = calloc(1, sizeof(*ps));
 
-	if (!ps)
+	if (!ps) {
+		ckpt_fail(err, ENOMEM, "out of memory");
 		return NULL;
+	}
 	raise_nofile();
 	ps->run = run;
-	ps->ns = ns_new();
+	ps->ns = ns_new(err);
 	if (!ps->ns) {
 		free(ps);
 		return NULL;

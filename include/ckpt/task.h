@@ -101,8 +101,9 @@ CKPT_API int ckpt_kcmp(const struct ckpt_task *a, const struct ckpt_task *b, int
 /*
  * dump, verify: run `fn` in a child that has something of the tree's in hand for a moment (input
  * that it takes out and puts back). The child goes on if the engine is killed, and the tree does
- * not go on until it has ended, or ten seconds have passed. `fn` returns 0 or a negative errno, allocates nothing, and says
- * what it finds in memory that is mapped MAP_SHARED. `what` is for messages: "a terminal's queues".
+ * not go on until it has ended, or ten seconds have passed. `fn` returns 0 or a negative errno,
+ * allocates nothing, and says what it finds in memory that is mapped MAP_SHARED. `what` is for
+ * messages: "a terminal's queues".
  */
 CKPT_API int ckpt_run_holding(struct ckpt_run *run, int (*fn)(void *arg), void *arg,
 			      const char *what, struct ckpt_error *err);

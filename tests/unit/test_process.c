@@ -227,7 +227,7 @@ static void keep(struct ckpt_run *run, struct ckpt *ctx)
 	memset(run, 0, sizeof(*run));
 	run->ctx = ctx;
 	run->kind = CKPT_DUMP;
-	run->procs = proc_new(run);
+	run->procs = proc_new(run, NULL);
 	assert_non_null(run->procs);
 }
 
