@@ -31,7 +31,7 @@ static int each_tid(const struct ckpt_task *t, int (*fn)(void *arg, pid_t tid, s
 		return ckpt_fail_sys(err, errno == ENOENT ? ESRCH : errno, "process %d: threads",
 				     (int)t->pid);
 	ckpt_steal_fd(&fd);
-	while (errno = 0, (e = readdir(dir))) {
+	while ((e = ckpt_next_entry(dir))) {
 		int r = e->d_name[0] == '.' ? 0 : fn(arg, atoi(e->d_name), err);
 
 		if (r)

@@ -8,6 +8,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -43,6 +44,22 @@ static inline void ckpt_cleanup_dir(DIR **d)
 #define CKPT_AUTO_FREE __attribute__((cleanup(ckpt_cleanup_free)))
 #define CKPT_AUTO_FILE __attribute__((cleanup(ckpt_cleanup_file)))
 #define CKPT_AUTO_DIR  __attribute__((cleanup(ckpt_cleanup_dir)))
+
+/* The next entry, or NULL: errno is 0 at the end of the directory, and says why before it. */
+static inline struct dirent *ckpt_next_entry(DIR *dir)
+{
+	errno = 0;
+	return readdir(dir);
+}
+
+/*
+ * May that happen to whoever looks at processes that are not held, and means no more than that
+ * there is nothing to see? They end meanwhile, and not all may be looked at.
+ */
+static inline bool ckpt_is_gone(int e)
+{
+	return e == ENOENT || e == ESRCH || e == EACCES;
+}
 
 /* Take the descriptor out of a CKPT_AUTO_FD variable. */
 static inline int ckpt_steal_fd(int *fd)

@@ -45,7 +45,7 @@ static int add(struct fd_state *st, size_t *cap, const struct fd_foreign *f)
 
 static int scan_links(struct fd_state *st, size_t *cap, pid_t pid, DIR *dir)
 {
-	for (struct dirent *d; (d = readdir(dir));) {
+	for (struct dirent *d; (d = ckpt_next_entry(dir));) {
 		struct fd_foreign f = { .pid = pid, .num = atoi(d->d_name) };
 		char link[64];
 		struct stat sb;
@@ -73,10 +73,10 @@ static int scan_links(struct fd_state *st, size_t *cap, pid_t pid, DIR *dir)
 		if (r)
 			return r;
 	}
-	return 0;
+	return ckpt_is_gone(errno) ? 0 : -errno;
 }
 
-/* Processes end while we look: whatever cannot be opened has nothing open. */
+/* Processes end while we look: they have nothing open then. */
 static int scan_process(struct fd_state *st, size_t *cap, DIR *proc, const char *name)
 {
 	CKPT_AUTO_DIR DIR *dir = NULL;
@@ -86,10 +86,10 @@ static int scan_process(struct fd_state *st, size_t *cap, DIR *proc, const char 
 	snprintf(path, sizeof(path), "%.16s/fd", name);
 	fd = openat(dirfd(proc), path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
-		return 0;
+		return ckpt_is_gone(errno) ? 0 : -errno;
 	dir = fdopendir(fd);
 	if (!dir) {
-		int r = errno == ENOMEM ? -ENOMEM : 0;
+		int r = -errno;
 
 		close(fd);
 		return r;
@@ -115,12 +115,13 @@ static int scan_all(struct ckpt_run *run, struct fd_state *st, struct ckpt_error
 		ours[i] = ckpt_task_at(run, i)->pid;
 	ours[n++] = getpid();
 	qsort(ours, n, sizeof(*ours), by_pid);
-	for (struct dirent *d; !r && (d = readdir(proc));) {
+	for (struct dirent *d; !r && (d = ckpt_next_entry(proc));) {
 		pid_t pid = atoi(d->d_name);
 
 		if (pid > 0 && !bsearch(&pid, ours, n, sizeof(*ours), by_pid))
 			r = scan_process(st, &cap, proc, d->d_name);
 	}
+	r = r ? r : -errno;
 	if (r)
 		return ckpt_fail_sys(err, r, "looking for holders of pipes and sockets");
 	if (st->n_foreign)

@@ -25,7 +25,7 @@ static int list_numbers(DIR *dir, int **out, size_t *n)
 {
 	size_t cap = 0;
 
-	for (struct dirent *d; (d = readdir(dir));) {
+	for (struct dirent *d; (d = ckpt_next_entry(dir));) {
 		if (d->d_name[0] < '0' || d->d_name[0] > '9')
 			continue;
 		if (*n == cap) {
@@ -39,6 +39,8 @@ static int list_numbers(DIR *dir, int **out, size_t *n)
 		}
 		(*out)[(*n)++] = atoi(d->d_name);
 	}
+	if (errno)
+		return -errno;
 	if (*n)
 		qsort(*out, *n, sizeof(**out), by_number);
 	return 0;
@@ -237,18 +239,14 @@ static int list_table(void *arg, size_t i, struct ckpt_error *err)
 	struct table *t = &s->tables[i];
 	int fd = openat(t->task->procfd, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	CKPT_AUTO_DIR DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+	int e = dir ? -list_numbers(dir, &t->nums, &t->n) : errno;
 
-	if (!dir) {
-		int e = errno;
-
-		if (fd >= 0)
-			close(fd);
-		return s->live && vanished(e)
-			       ? 0
-			       : ckpt_fail_sys(err, e, "task %u (%s): /proc/%d/fd", t->task->id,
-					       t->task->comm, t->task->pid);
-	}
-	return list_numbers(dir, &t->nums, &t->n) ? ckpt_fail(err, ENOMEM, "out of memory") : 0;
+	if (!dir && fd >= 0)
+		close(fd);
+	if (!e || (s->live && vanished(e)))
+		return 0;
+	return ckpt_fail_sys(err, e, "task %u (%s): /proc/%d/fd", t->task->id, t->task->comm,
+			     t->task->pid);
 }
 
 static int list_all(struct ckpt_run *run, struct scan *s, struct ckpt_error *err)

@@ -24,13 +24,14 @@ static bool has_open(const char *pid, dev_t dev, ino_t ino)
 
 	snprintf(path, sizeof(path), "/proc/%.20s/fd", pid);
 	dir = opendir(path);
-	while (dir && (e = readdir(dir))) {
+	while (dir && (e = ckpt_next_entry(dir))) {
 		struct stat s;
 
 		if (!fstatat(dirfd(dir), e->d_name, &s, 0) && s.st_dev == dev && s.st_ino == ino)
 			return true;
 	}
-	return false;
+	/* who cannot be looked at may have it */
+	return errno && !ckpt_is_gone(errno);
 }
 
 int ipc_mqueue_outside(struct ckpt_run *run, dev_t dev, ino_t ino, char *buf, size_t size,
@@ -41,7 +42,7 @@ int ipc_mqueue_outside(struct ckpt_run *run, dev_t dev, ino_t ino, char *buf, si
 
 	if (!dir)
 		return ckpt_fail_sys(err, errno, "/proc");
-	while ((e = readdir(dir))) {
+	while ((e = ckpt_next_entry(dir))) {
 		pid_t pid = (pid_t)strtol(e->d_name, NULL, 10);
 
 		/* ckpt itself has duplicates of the tree's descriptors */
@@ -52,7 +53,7 @@ int ipc_mqueue_outside(struct ckpt_run *run, dev_t dev, ino_t ino, char *buf, si
 			 (int)pid);
 		return 1;
 	}
-	return 0;
+	return errno ? ckpt_fail_sys(err, errno, "/proc") : 0;
 }
 
 /* ---- dump: descriptors ----------------------------------------------------------------------- */

@@ -103,10 +103,10 @@ static int look(void *arg, struct ckpt_error *err)
 	if (!dir)
 		return ckpt_fail_sys(err, errno, "looking at POSIX message queues");
 	ckpt_steal_fd(&fd);
-	while (r == 0 && (e = readdir(dir)))
+	while (r == 0 && (e = ckpt_next_entry(dir)))
 		if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
 			r = add_named(l, dirfd(dir), e->d_name, err);
-	return r;
+	return !r && errno ? ckpt_fail_sys(err, errno, "looking at POSIX message queues") : r;
 }
 
 int ipc_look_for_mqueues(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err)

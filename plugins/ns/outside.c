@@ -115,12 +115,13 @@ static int list_others(struct ckpt_run *run, struct search *s)
 	DIR *proc = opendir("/proc");
 	int r = proc ? 0 : -errno;
 
-	for (const struct dirent *d; !r && (d = readdir(proc));) {
+	for (const struct dirent *d; !r && (d = ckpt_next_entry(proc));) {
 		pid_t pid = (pid_t)strtol(d->d_name, NULL, 10);
 
 		if (pid > 0 && !ckpt_task_by_pid(run, pid))
 			r = add_other(s, pid);
 	}
+	r = r ? r : -errno;
 	if (proc)
 		closedir(proc);
 	return r;

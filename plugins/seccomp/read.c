@@ -232,7 +232,7 @@ static bool holds_listener(int proc, pid_t pid)
 	if (!dir)
 		return false;
 	ckpt_steal_fd(&fd);
-	while ((e = readdir(dir))) {
+	while ((e = ckpt_next_entry(dir))) {
 		char link[64];
 		ssize_t n = readlinkat(dirfd(dir), e->d_name, link, sizeof(link) - 1);
 
@@ -240,7 +240,8 @@ static bool holds_listener(int proc, pid_t pid)
 		if (!strcmp(link, "anon_inode:seccomp notify"))
 			return true;
 	}
-	return false;
+	/* who cannot be looked at may have one */
+	return errno && !ckpt_is_gone(errno);
 }
 
 /* Somebody in the tree has one: it is told apart from others by its kind (listener.c). */
@@ -258,12 +259,12 @@ static bool has_listener(struct ckpt_run *run)
 }
 
 /* Somebody outside the tree who may be the supervisor; 0: nobody. */
-static pid_t outer_listener(struct ckpt_run *run)
+static pid_t outer_listener(struct ckpt_run *run, struct ckpt_error *err)
 {
 	CKPT_AUTO_DIR DIR *dir = opendir("/proc");
 	struct dirent *e;
 
-	while (dir && (e = readdir(dir))) {
+	while (dir && (e = ckpt_next_entry(dir))) {
 		pid_t pid = atoi(e->d_name);
 
 		/* ckpt itself has duplicates of the tree's descriptors */
@@ -271,16 +272,17 @@ static pid_t outer_listener(struct ckpt_run *run)
 		    holds_listener(dirfd(dir), pid))
 			return pid;
 	}
-	return 0;
+	return errno ? ckpt_fail_sys(err, errno, "/proc") : 0;
 }
 
-static void survey_outer(struct ckpt_run *run, const struct seccomp_filter *f)
+static int survey_outer(struct ckpt_run *run, const struct seccomp_filter *f,
+			struct ckpt_error *err)
 {
-	pid_t pid = has_listener(run) ? 0 : outer_listener(run);
+	pid_t pid = has_listener(run) ? 0 : outer_listener(run, err);
 	char reason[96];
 
-	if (!pid)
-		return;
+	if (pid <= 0)
+		return pid;
 	snprintf(reason, sizeof(reason),
 		 "process %d outside the tree may be its supervisor: it holds a listener",
 		 (int)pid);
@@ -291,6 +293,7 @@ static void survey_outer(struct ckpt_run *run, const struct seccomp_filter *f)
 				 .reason = reason,
 				 .hint = "dump the tree that has the supervisor in it",
 			 });
+	return 0;
 }
 
 int seccomp_survey(struct ckpt_run *run, struct ckpt_error *err)
@@ -312,7 +315,7 @@ int seccomp_survey(struct ckpt_run *run, struct ckpt_error *err)
 		if (f->holders > 1 && !shared)
 			ckpt_refuse_off(run, "shared", f->holder, "filter of several threads");
 		if (f->notifies && !asked)
-			survey_outer(run, f);
+			r = survey_outer(run, f, err);
 		log |= f->log;
 		shared |= f->holders > 1;
 		asked |= f->notifies;

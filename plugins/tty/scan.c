@@ -205,16 +205,16 @@ static int scan_process(struct ckpt_run *run, struct tty_state *st, int all, con
 	int fd = proc < 0 ? -1 : openat(proc, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC), r = 0;
 
 	if (fd < 0)
-		return 0;
+		return ckpt_is_gone(errno) ? 0 : -errno;
 	dir = fdopendir(fd);
 	if (!dir) {
 		close(fd);
 		return -ENOMEM;
 	}
-	for (struct dirent *d; !r && (d = readdir(dir));)
+	for (struct dirent *d; !r && (d = ckpt_next_entry(dir));)
 		if (d->d_name[0] != '.')
 			r = scan_link(st, proc, fd, d->d_name, pid, ckpt_task_by_pid(run, pid));
-	return r;
+	return r || ckpt_is_gone(errno) ? r : -errno;
 }
 
 static int scan_members(struct ckpt_run *run, struct tty_state *st, struct ckpt_error *err)
@@ -289,9 +289,10 @@ int tty_scan(struct ckpt_run *run, struct tty_state *st, struct ckpt_error *err)
 	proc = opendir("/proc");
 	if (!proc)
 		return ckpt_fail_sys(err, errno, "/proc");
-	for (struct dirent *d; !r && (d = readdir(proc));)
+	for (struct dirent *d; !r && (d = ckpt_next_entry(proc));)
 		if (atoi(d->d_name) > 0 && atoi(d->d_name) != getpid())
 			r = scan_process(run, st, dirfd(proc), d->d_name);
+	r = r ? r : -errno;
 	if (r)
 		return ckpt_fail_sys(err, r, "looking for holders of terminals");
 	r = scan_sessions(run, st, err);

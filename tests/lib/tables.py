@@ -51,8 +51,8 @@ def faults(context, command, load, counts):
     rows = [f"| {call} | {' | '.join(map(str, count))} |"
             for call, count in (("**all**", total), *sorted(counts.items()))]
     most = f"at most {context.fault_most} of each call" if context.fault_most else "all calls"
-    section = "\n".join([title, "", f"{datetime.date.today()}, Linux {platform.release()}: {most}.", "", "| call | made | failed | passes |", "| --- | --- | --- | --- |",
-                         *rows, ""])
+    section = "\n".join([title, "", f"{datetime.date.today()}, Linux {platform.release()}: {most}.", "",
+                         "| call | made | failed | passes |", "| --- | --- | --- | --- |", *rows, ""])
     print(section, flush=True)
     head, *sections = path.read_text(encoding="utf-8").split("\n### ")
     found = {f"### {text.splitlines()[0]}": f"### {text}".rstrip("\n") + "\n" for text in sections}
