@@ -158,35 +158,6 @@ static int add_layer(struct branch *b, const struct setting *s, struct ckpt_erro
 	return 0;
 }
 
-static bool covered(char *const *list, size_t n, const char *path)
-{
-	for (size_t i = 0; i < n; i++) {
-		size_t len = strlen(list[i]);
-
-		if (!strncmp(path, list[i], len) && (len == 1 || !path[len] || path[len] == '/'))
-			return true;
-	}
-	return false;
-}
-
-bool ckpt_is_copy(const struct ckpt_run *run)
-{
-	return run->ctx->copy;
-}
-
-bool ckpt_copies_collide(const struct ckpt_run *run, const char *path)
-{
-	const struct copy_place *p = run->ctx->copy;
-
-	return p && !covered(p->layers, p->n_layers, path);
-}
-
-bool ckpt_copies_share(const struct ckpt_run *run, const char *path)
-{
-	return ckpt_copies_collide(run, path) &&
-	       !covered(run->ctx->copy->shared, run->ctx->copy->n_shared, path);
-}
-
 /* Outside of all layers it would be one file for all copies, and the machine's. */
 static int check_index_file(const struct branch *b, const char *path, struct ckpt_error *err)
 {
@@ -197,7 +168,7 @@ static int check_index_file(const struct branch *b, const char *path, struct ckp
 		return fail_nomem(err);
 	*strrchr(dir, '/') = '\0';
 	real = realpath(*dir ? dir : "/", NULL);
-	if (real && covered(b->layers.list, b->layers.n, real))
+	if (real && copy_covers(b->layers.list, b->layers.n, real))
 		return 0;
 	ckpt_fail_as(err, CKPT_EXIT_USAGE, EINVAL, "index file %s: not below a layer", path);
 	return ckpt_hint(err, "give the directory that it is in: --layer %s", *dir ? dir : "/");
@@ -247,6 +218,8 @@ static int start_copy(struct branch *b, unsigned i, const struct copy_place *pla
 				    .arg = c,
 				    .channel = ends[1] };
 	c->job.place.index = i + 1;
+	/* the restores have one pid all, each in its namespace */
+	c->job.place.number = (uint64_t)getpid() << 32 | (i + 1);
 	c->channel = ends[0];
 	c->first = copy_start(&c->job);
 	/* ours is closed, so that the end of the copy is seen */

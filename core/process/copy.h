@@ -8,19 +8,24 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #include <ckpt/error.h>
 
 /* What a copy's namespaces look like. */
 struct copy_place {
-	unsigned index; /* from 1 */
+	unsigned index;	 /* from 1 */
+	uint64_t number; /* that no other restore has */
 	/* canonical paths of directories; of what copies share on purpose */
 	char *const *layers, *const *shared;
 	size_t n_layers, n_shared;
 	const char *index_file;	 /* NULL: none */
 	const char *host_suffix; /* NULL: the name stays; else it and the index are added */
 };
+
+/* Is the path one of the list, or below one? */
+bool copy_covers(char *const *list, size_t n, const char *path);
 
 /* In the first process of a copy: mounts, layers, loopback, host name. */
 int copy_furnish(const struct copy_place *p, struct ckpt_error *err);

@@ -48,6 +48,11 @@ void mount_tables_free(struct mount_tables *all)
 		free(all->list[i]);
 	}
 	free(all->list);
+	for (size_t i = 0; i < all->n_shown; i++) {
+		free(all->shown[i].point);
+		free(all->shown[i].host);
+	}
+	free(all->shown);
 	free(all->saved);
 	*all = (struct mount_tables){ 0 };
 }

@@ -15,11 +15,20 @@ struct mount_table {
 };
 
 /* Of all namespaces of a run that were asked for; kept in its proc_set. */
+/* restore of a copy: what is where in a mount namespace of the tree's. */
+struct mount_shown {
+	uint32_t mnt;
+	char *point;
+	char *host; /* where ckpt sees it; NULL: it is the tree's own */
+};
+
 struct mount_tables {
 	struct mount_table **list;
 	size_t n;
 	struct ckpt_mount_saved *saved;
 	size_t n_saved;
+	struct mount_shown *shown;
+	size_t n_shown;
 };
 
 /* Takes `text` over, also when it fails. */

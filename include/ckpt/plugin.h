@@ -162,12 +162,26 @@ CKPT_API bool ckpt_plan_only(const struct ckpt_run *run);
 /* restore: the tree will be one of several copies of the image (`ckpt branch`). */
 CKPT_API bool ckpt_is_copy(const struct ckpt_run *run);
 /*
- * It will be one, and all copies share the file at this path of ckpt's own mount
- * namespace: it is in no layer, and nobody said that this is meant.
+ * It will be one, and all copies share the file at this path: ckpt's own mount namespace (0)
+ * or one of the tree's that shows the machine's files there, no layer covers it, and nobody
+ * said that this is meant. To be asked after the step mnt.plan.
  */
-CKPT_API bool ckpt_copies_share(const struct ckpt_run *run, const char *path);
+CKPT_API bool ckpt_copies_share(struct ckpt_run *run, uint32_t mnt, const char *path);
 /* As above, for what cannot be meant to be shared. */
-CKPT_API bool ckpt_copies_collide(const struct ckpt_run *run, const char *path);
+CKPT_API bool ckpt_copies_collide(struct ckpt_run *run, uint32_t mnt, const char *path);
+/* A directory that each copy has for itself; NULL: those were all. */
+CKPT_API const char *ckpt_copies_layer(const struct ckpt_run *run, size_t i);
+/*
+ * For the plugin mnt, of each mount: in the namespace `mnt`, at `point` is what ckpt sees
+ * at `host` (NULL: what is the tree's own).
+ */
+CKPT_API int ckpt_copies_tell(struct ckpt_run *run, uint32_t mnt, const char *point,
+			      const char *host, struct ckpt_error *err);
+/*
+ * A number that no other restore at the same time has, as the pid is none where there are
+ * copies: for the names of files that are there for a moment.
+ */
+CKPT_API uint64_t ckpt_run_number(const struct ckpt_run *run);
 
 /*
  * True while the tree is not stopped (`dump --dry-run`): survey steps must

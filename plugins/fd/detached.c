@@ -139,14 +139,24 @@ int fd_detached_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 
 /* ---- restore ----------------------------------------------------------------------------- */
 
-int fd_detached_plan(struct ckpt_run *run, const Ckpt__Fd__Detached *rec, struct ckpt_error *err)
+int fd_detached_plan(struct ckpt_run *run, const Ckpt__Fd__Detached *rec, const char *path,
+		     const Ckpt__Fd__File *file, struct ckpt_error *err)
 {
-	char buf[PATH_MAX];
+	char buf[PATH_MAX], place[2 * PATH_MAX];
 	const char *root = fd_image_path(&rec->root, buf, sizeof(buf));
 	struct stat st;
 
 	if (!root || !rec->mount || rec->mount > UINT16_MAX || rec->attr & ~(uint32_t)ATTR_KNOWN)
 		return ckpt_fail_image(err, "a mount that is in no namespace is not valid");
+	snprintf(place, sizeof(place), "%s%s", strcmp(root, "/") ? root : "",
+		 strcmp(path, "/") ? path : "");
+	if (fd_copies_check(run, 0, place, file))
+		return 0;
+	if (ckpt_copies_collide(run, 0, root) && !ckpt_copies_collide(run, 0, place))
+		return ckpt_unmet(run, CKPT_EXIT_REFUSED, "leave the layer out",
+				  "%s is open through a mount of %s, in which its layer would not "
+				  "show",
+				  place, root);
 	if (ckpt_plan_only(run) || !lstat(root, &st))
 		return 0;
 	return ckpt_unmet(run, CKPT_EXIT_FAILED, "put it back where it was", "%s: %s", root,

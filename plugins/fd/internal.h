@@ -269,7 +269,8 @@ int fd_detached_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, stru
 /* `root` has room for PATH_MAX. */
 int fd_detached_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			Ckpt__Fd__Detached *rec, char *root, struct ckpt_error *err);
-int fd_detached_plan(struct ckpt_run *run, const Ckpt__Fd__Detached *rec, struct ckpt_error *err);
+int fd_detached_plan(struct ckpt_run *run, const Ckpt__Fd__Detached *rec, const char *path,
+		     const Ckpt__Fd__File *file, struct ckpt_error *err);
 int fd_detached_open(struct ckpt_run *run, const Ckpt__Fd__Detached *rec, const char *path,
 		     int open_flags, struct ckpt_error *err);
 void fd_detached_free(struct fd_state *st);
@@ -283,6 +284,12 @@ bool fd_below_proc(const struct ckpt_fd_found *f);
 /* Is it below /sys? Then it is the kind `sysfs`'s. */
 bool fd_below_sys(const struct ckpt_fd_found *f);
 
+/*
+ * restore of one of several copies: would all of them have in common what is open there? Then
+ * that is listed as missing.
+ */
+bool fd_copies_check(struct ckpt_run *run, uint32_t mnt, const char *path,
+		     const Ckpt__Fd__File *file);
 /*
  * restore: open what a record leads to, by the detached mount or by the path in the mount
  * namespace; -EIO if it is of another type than it was.

@@ -67,7 +67,7 @@ static int opath_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 	    (rec->type == S_IFLNK && !(file->flags & O_NOFOLLOW)))
 		return ckpt_fail_image(err, "open file %u is not a valid O_PATH descriptor", id);
 	if (rec->detached)
-		return fd_detached_plan(run, rec->detached, err);
+		return fd_detached_plan(run, rec->detached, path, file, err);
 	r = ckpt_stat_in(run, rec->mnt, path, true, &st);
 	if (r == -EINPROGRESS)
 		return 0;

@@ -211,7 +211,8 @@ static int pipe_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, str
 
 /* ---- restore --------------------------------------------------------------------- */
 
-static int check_fifo(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, struct ckpt_error *err)
+static int check_fifo(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, const Ckpt__Fd__File *file,
+		      struct ckpt_error *err)
 {
 	char buf[PATH_MAX];
 	const char *path = fd_image_path(&p->path, buf, sizeof(buf));
@@ -220,21 +221,19 @@ static int check_fifo(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, struct ckpt
 
 	if (!path)
 		return ckpt_fail_image(err, "the FIFO %u has no valid path", p->id);
+	if (fd_copies_check(run, p->mnt, path, file))
+		return 0;
 	r = ckpt_stat_in(run, p->mnt, path, true, &st);
 	if (r == -EINPROGRESS)
 		return 0;
 	if (r < 0 || !S_ISFIFO(st.st_mode))
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "make it again: mkfifo",
 				  "%s is not a FIFO", path);
-	if (!p->mnt && ckpt_copies_share(run, path))
-		return ckpt_unmet(
-			run, CKPT_EXIT_REFUSED,
-			"lay a layer over it (--layer), or say that it is meant (--shared)",
-			"the FIFO %s would be the same for all copies", path);
 	return 0;
 }
 
-static int check_pipe(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, struct ckpt_error *err)
+static int check_pipe(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, const Ckpt__Fd__File *file,
+		      struct ckpt_error *err)
 {
 	size_t total = 0;
 
@@ -254,7 +253,7 @@ static int check_pipe(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, struct ckpt
 			return ckpt_fail_image(err, "the content of pipe %u is not valid", p->id);
 	}
 	if (p->path.len) {
-		int r = check_fifo(run, p, err);
+		int r = check_fifo(run, p, file, err);
 
 		if (r)
 			return r;
@@ -276,7 +275,7 @@ static int pipe_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 	    (p->path.len && !(file->flags & LARGEFILE)))
 		return ckpt_fail_image(err, "open file %u is not a valid end of a pipe", id);
 	if (p->id == id)
-		return check_pipe(run, p, err);
+		return check_pipe(run, p, file, err);
 	for (size_t i = 0; i < p->n_ends && !listed; i++)
 		listed = p->ends[i] == id;
 	return listed ? 0 : ckpt_fail_image(err, "open file %u is not among its pipe's ends", id);

@@ -188,6 +188,9 @@ static int proc_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 	    (rec->type != S_IFREG && rec->type != S_IFDIR) || file->flags & ~(uint32_t)FLAGS_OK ||
 	    file->pos < 0)
 		return ckpt_fail_image(err, "open file %u is not a valid file of /proc", id);
+	/* another proc has the machine's settings as well */
+	if (!pid && fd_copies_check(run, 0, path, file))
+		return 0;
 	if (!pid && !rec->mnt && stat(path, &st))
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "restore on a kernel that has it",
 				  "%s: %s", path, ckpt_errno_name(errno));

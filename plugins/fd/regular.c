@@ -206,7 +206,9 @@ static int regular_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 	    file->flags & ~(uint32_t)FD_OPEN_FLAGS || file->pos < 0)
 		return ckpt_fail_image(err, "open file %u is not a valid regular file", id);
 	if (rec->detached)
-		return fd_detached_plan(run, rec->detached, err);
+		return fd_detached_plan(run, rec->detached, path, file, err);
+	if (fd_copies_check(run, rec->mnt, path, file))
+		return 0;
 	r = ckpt_stat_in(run, rec->mnt, path, false, &st);
 	if (r == -EINPROGRESS)
 		return 0;
@@ -217,12 +219,6 @@ static int regular_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "put the file back where it was",
 				  "%s is no longer a %s", path,
 				  rec->type == S_IFDIR ? "directory" : "regular file");
-	if (rec->type == S_IFREG && !rec->mnt && (file->flags & O_ACCMODE) != O_RDONLY &&
-	    ckpt_copies_share(run, path))
-		return ckpt_unmet(
-			run, CKPT_EXIT_REFUSED,
-			"lay a layer over it (--layer), or say that it is meant (--shared)",
-			"%s is open for writing, and all copies would write to it", path);
 	/* in the planning pass of a dump a running program may be at work on it */
 	what = ckpt_plan_only(run) ? NULL : changed(run, rec, &st);
 	if (what)
@@ -230,6 +226,22 @@ static int regular_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 				  "put the file's old content back, or -o fd.changed-files=ignore",
 				  "%s %s", path, what);
 	return 0;
+}
+
+bool fd_copies_check(struct ckpt_run *run, uint32_t mnt, const char *path,
+		     const Ckpt__Fd__File *file)
+{
+	const bool fifo = !strcmp(file->kind, "fifo");
+
+	if (file->flags & O_PATH || (!fifo && (file->flags & O_ACCMODE) == O_RDONLY) ||
+	    !ckpt_copies_share(run, mnt, path))
+		return false;
+	ckpt_unmet(run, CKPT_EXIT_REFUSED,
+		   "lay a layer over it (--layer), or say that it is meant (--shared)",
+		   fifo ? "the FIFO %s would be the same for all copies"
+			: "%s is open for writing, and all copies would write to it",
+		   path);
+	return true;
 }
 
 int fd_open_saved(struct ckpt_run *run, uint32_t mnt, const Ckpt__Fd__Detached *detached,

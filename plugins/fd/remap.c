@@ -117,6 +117,12 @@ static int other_name_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error 
 	    file->pos < 0)
 		return ckpt_fail_image(err, "open file %u is not a valid file without its name",
 				       id);
+	if (fd_copies_check(run, 0, path, file))
+		return 0;
+	if (ckpt_is_copy(run) && !ckpt_copies_collide(run, 0, path))
+		return ckpt_unmet(run, CKPT_EXIT_REFUSED, "leave the layer out",
+				  "the file that was %s is found by its inode, which no layer has",
+				  path);
 	fd = find(rec);
 	if (fd < 0)
 		return ckpt_unmet(run, CKPT_EXIT_FAILED,

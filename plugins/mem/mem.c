@@ -96,6 +96,7 @@ static const struct ckpt_step steps[] = {
 	  .help = "check mappings, files, vdso and pages of the image",
 	  .after = NAMES("loaded"),
 	  .before = NAMES("planned"),
+	  .wants = NAMES("mnt.plan"),
 	  .fn = mem_plan },
 	{ .runs = CKPT_RESTORE,
 	  .name = "map",

@@ -52,6 +52,11 @@ static int plan_file(struct plan *p, const mem_file_rec *f, struct ckpt_error *e
 	if (f->path[0] != '/')
 		return ckpt_fail_image(err, "file %u: '%s' is not an absolute path", f->id,
 				       f->path);
+	if (is_written(p->im, f->id) && ckpt_copies_share(p->run, f->mnt, f->path))
+		return ckpt_unmet(
+			p->run, CKPT_EXIT_REFUSED,
+			"lay a layer over it (--layer), or say that it is meant (--shared)",
+			"%s is mapped for writing, and all copies would write to it", f->path);
 	r = ckpt_stat_in(p->run, f->mnt, f->path, false, &st);
 	if (r == -EINPROGRESS)
 		return 0;
@@ -59,11 +64,6 @@ static int plan_file(struct plan *p, const mem_file_rec *f, struct ckpt_error *e
 		return ckpt_unmet(p->run, CKPT_EXIT_FAILED,
 				  "bring the file back as it was at the dump", "mapped file %s: %s",
 				  f->path, ckpt_errno_name(r));
-	if (!f->mnt && ckpt_copies_share(p->run, f->path) && is_written(p->im, f->id))
-		return ckpt_unmet(
-			p->run, CKPT_EXIT_REFUSED,
-			"lay a layer over it (--layer), or say that it is meant (--shared)",
-			"%s is mapped for writing, and all copies would write to it", f->path);
 	if (!S_ISREG(st.st_mode))
 		what = "it is not a regular file";
 	else if (!ckpt_opt_bool(p->run, "check-files"))

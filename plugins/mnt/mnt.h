@@ -213,6 +213,8 @@ int mnt_settle(struct ckpt_run *run, struct ckpt_error *err);
 int mnt_places_survey(struct ckpt_run *run, struct ckpt_error *err);
 int mnt_places_collect(struct ckpt_run *run, struct ckpt_error *err);
 int mnt_places_plan(struct ckpt_run *run, struct ckpt_error *err);
+/* For one of several copies: what of the machine would all of them show? */
+int mnt_copies_plan(struct ckpt_run *run, struct ckpt_error *err);
 int mnt_places_enter(struct ckpt_run *run, struct ckpt_error *err);
 int mnt_place_takes(struct ckpt_run *run, const struct ckpt_task *t, struct ckpt_error *err);
 

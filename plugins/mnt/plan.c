@@ -278,5 +278,7 @@ int mnt_plan(struct ckpt_run *run, struct ckpt_error *err)
 		r = plan_roots(run, err);
 	if (r == 0)
 		r = plan_content(run, err);
+	if (r == 0 && ckpt_is_copy(run))
+		r = mnt_copies_plan(run, err);
 	return r < 0 ? r : mnt_places_plan(run, err);
 }

@@ -169,7 +169,7 @@ static int plan_path(struct ckpt_run *run, uint32_t mnt, const char *path, struc
 	int r;
 
 	/* one in use is not to be told from a dead one in another network namespace */
-	if (!mnt && ckpt_copies_collide(run, path))
+	if (ckpt_copies_collide(run, mnt, path))
 		return ckpt_unmet(
 			run, CKPT_EXIT_REFUSED, "lay a layer over its directory (--layer)",
 			"each copy would take the name of the socket %s for itself", path);
