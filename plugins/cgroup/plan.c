@@ -157,6 +157,13 @@ static void check_copies(struct ckpt_run *run)
 			for (size_t n = 0; n < m->n_groups; n++)
 				used |= m->groups[n] == g->id;
 		}
+		for (size_t k = 0; !used && k < ckpt_record_count(run, "cgroup.namespace"); k++) {
+			const Ckpt__Cgroup__Namespace *ns =
+				ckpt_record_at(run, "cgroup.namespace", k);
+
+			for (size_t n = 0; n < ns->n_roots; n++)
+				used |= ns->roots[n] == g->id;
+		}
 		if (used && !cgroup_follows(run, g))
 			ckpt_unmet(run, CKPT_EXIT_REFUSED,
 				   "save the tree where all of it is in ckpt's own group",
