@@ -31,6 +31,7 @@ struct copy {
 	struct branch *branch;
 	pid_t first;
 	int channel; /* to its restore */
+	int restore; /* a pidfd; -1: it is not complete yet */
 };
 
 struct paths_given {
@@ -41,26 +42,18 @@ struct paths_given {
 struct branch {
 	struct ckpt *ctx;
 	const struct ckpt_branch_args *args;
+	struct ckpt_result *res;
 	struct copy_shared *shared;
 	size_t shared_size;
 	struct copy *copies;
 	char dir[PATH_MAX];
 	struct paths_given layers, shared_paths;
-	int self_pidfd;
+	int self_pidfd, lock;
 };
 
+#define BLOCKER_TEXTS 6
+
 /* ---- in a copy --------------------------------------------------------------------------- */
-
-static int at_ready(void *arg, struct ckpt_error *err)
-{
-	const struct copy *c = arg;
-	char word = 'r';
-
-	if (send(c->job.channel, &word, 1, MSG_NOSIGNAL) != 1 ||
-	    recv(c->job.channel, &word, 1, 0) != 1)
-		return ckpt_fail(err, ECANCELED, "another copy has failed");
-	return 0;
-}
 
 /* Of the root and of the restore. By descriptors, which are the same processes in any namespace. */
 struct told {
@@ -77,7 +70,7 @@ static int send_root(const struct copy *c, pid_t root, struct ckpt_error *err)
 	CKPT_AUTO_FD int fd = (int)syscall(SYS_pidfd_open, root, 0);
 	CKPT_AUTO_FD int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
 	const struct told told = { fd, self };
-	char word = 'd';
+	char word = 'r';
 	union told_control control = { 0 };
 	struct iovec io = { &word, 1 };
 	struct msghdr m = { .msg_iov = &io,
@@ -95,17 +88,40 @@ static int send_root(const struct copy *c, pid_t root, struct ckpt_error *err)
 	return 0;
 }
 
-static void tell_findings(const struct copy *c, const struct ckpt_result *res)
+/* The root is told of while it cannot have ended yet: once it runs, anybody may have reaped it. */
+static int at_ready(void *arg, pid_t root, struct ckpt_error *err)
 {
-	if (res->n_blockers && __atomic_exchange_n(&c->job.shared->told, true, __ATOMIC_ACQ_REL))
-		return;
-	for (size_t i = 0; i < res->n_blockers; i++) {
-		const struct ckpt_finding *f = &res->blockers[i];
+	const struct copy *c = arg;
+	char word;
+	int r = send_root(c, root, err);
 
-		engine_log(c->branch->ctx, CKPT_LOG_WARN, "%s: %s%s%s%s%s", f->plugin,
-			   f->task ? f->task : "", f->task ? ": " : "", f->object ? f->object : "",
-			   f->object ? ": " : "", f->reason);
-	}
+	if (r < 0)
+		return r;
+	if (recv(c->job.channel, &word, 1, 0) != 1)
+		return ckpt_fail(err, ECANCELED, "another copy has failed");
+	return 0;
+}
+
+/* What stops a copy, as one packet; the texts follow, each with its end. */
+struct told_blocker {
+	char word;
+	bool allowable, passing;
+	int pid, exit;
+	char texts[8192];
+};
+
+static void tell_blocker(const struct copy *c, const struct ckpt_finding *f)
+{
+	const char *const texts[BLOCKER_TEXTS] = { f->plugin, f->feature, f->task,
+						   f->object, f->reason,  f->hint };
+	struct told_blocker b = { 'b', f->allowable, f->passing, f->pid, (int)f->exit, "" };
+	size_t at = 0;
+
+	for (size_t i = 0; i < BLOCKER_TEXTS && at < sizeof(b.texts) - 1; i++)
+		at += (size_t)snprintf(b.texts + at, sizeof(b.texts) - at, "%s",
+				       texts[i] ? texts[i] : "") +
+		      1;
+	send(c->job.channel, &b, sizeof(b), MSG_NOSIGNAL);
 }
 
 static int restore_copy(struct copy_job *job)
@@ -113,14 +129,15 @@ static int restore_copy(struct copy_job *job)
 	struct copy *c = job->arg;
 	struct ckpt_restore_args a = { .dir = c->branch->dir, .ready = at_ready, .ready_arg = c };
 	struct ckpt_result res;
+	const char done = 'd';
 	int r;
 
 	c->branch->ctx->copy = &job->place;
 	r = ckpt_restore(c->branch->ctx, &a, &res, job->err);
-	if (r < 0)
-		tell_findings(c, &res);
-	else
-		r = send_root(c, a.root, job->err);
+	for (size_t i = 0; r < 0 && i < res.n_blockers; i++)
+		tell_blocker(c, &res.blockers[i]);
+	if (r == 0)
+		send(job->channel, &done, 1, MSG_NOSIGNAL);
 	ckpt_result_free(&res);
 	return r;
 }
@@ -188,7 +205,9 @@ static int look_at_settings(struct branch *b, struct copy_place *p, struct ckpt_
 			r = add_path(&b->shared_paths, &all->list[i], err);
 	if (r < 0)
 		return r;
-	*p = (struct copy_place){ .layers = b->layers.list,
+	*p = (struct copy_place){ .lock = b->lock,
+				  .pid_max = copy_pid_max(),
+				  .layers = b->layers.list,
 				  .n_layers = b->layers.n,
 				  .shared = b->shared_paths.list,
 				  .n_shared = b->shared_paths.n,
@@ -241,29 +260,92 @@ static int copy_failed(const struct copy *c, struct ckpt_error *err)
 	return ckpt_wrap(err, "copy %u", c->job.place.index);
 }
 
-/* One word of a copy; with descriptors or without. */
+static int take_blocker(struct branch *b, struct told_blocker *t, struct ckpt_error *err)
+{
+	const char *text[BLOCKER_TEXTS] = { NULL }, *at = t->texts;
+	struct ckpt_finding f = { .allowable = t->allowable,
+				  .passing = t->passing,
+				  .pid = t->pid,
+				  .exit = (enum ckpt_exit)t->exit };
+
+	t->texts[sizeof(t->texts) - 1] = 0;
+	for (size_t i = 0; i < BLOCKER_TEXTS && at < t->texts + sizeof(t->texts); i++) {
+		text[i] = *at ? at : NULL;
+		at += strlen(at) + 1;
+	}
+	f.plugin = (char *)text[0];
+	f.feature = (char *)text[1];
+	f.task = (char *)text[2];
+	f.object = (char *)text[3];
+	f.reason = (char *)text[4];
+	f.hint = (char *)text[5];
+	return finding_add(&b->res->blockers, &b->res->n_blockers, &f, err);
+}
+
+/* One word of a copy, with descriptors or without. What stops it comes before its end. */
 static int hear(struct branch *b, struct copy *c, char want, struct told *told,
 		struct ckpt_error *err)
 {
 	union told_control control;
-	char word = 0;
-	struct iovec io = { &word, 1 };
-	struct msghdr m = { .msg_iov = &io,
-			    .msg_iovlen = 1,
-			    .msg_control = control.buf,
-			    .msg_controllen = sizeof(control.buf) };
+	struct told_blocker heard;
+	struct iovec io = { &heard, sizeof(heard) };
+	struct msghdr m;
 	struct cmsghdr *h;
 	ssize_t n;
+	int r = 0;
 
-	while ((n = recvmsg(c->channel, &m, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR)
+	do {
 		if (b->ctx->cancelled)
 			return ckpt_fail(err, ECANCELED, "cancelled");
-	if (n != 1 || word != want)
+		m = (struct msghdr){ .msg_iov = &io,
+				     .msg_iovlen = 1,
+				     .msg_control = control.buf,
+				     .msg_controllen = sizeof(control.buf) };
+		n = recvmsg(c->channel, &m, MSG_CMSG_CLOEXEC);
+		if (n == sizeof(heard) && heard.word == 'b')
+			r = take_blocker(b, &heard, err);
+	} while (!r && (n < 0 ? errno == EINTR : n == sizeof(heard)));
+	if (r < 0)
+		return r;
+	if (n != 1 || heard.word != want)
 		return copy_failed(c, err);
 	h = CMSG_FIRSTHDR(&m);
 	if (told && h && h->cmsg_type == SCM_RIGHTS && h->cmsg_len == CMSG_LEN(sizeof(*told)))
 		memcpy(told, CMSG_DATA(h), sizeof(*told));
 	return 0;
+}
+
+static int pid_of(int pidfd, pid_t *pid, struct ckpt_error *err)
+{
+	CKPT_AUTO_FILE FILE *f = NULL;
+	char path[40], line[80];
+	int n = -1;
+
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", pidfd);
+	f = fopen(path, "re");
+	while (f && fgets(line, sizeof(line), f))
+		if (sscanf(line, "Pid: %d", &n) == 1)
+			break;
+	if (n <= 0)
+		return ckpt_fail(err, ESRCH, "its root is gone");
+	*pid = n;
+	return 0;
+}
+
+/* It is complete, and its root waits. */
+static int hear_ready(struct branch *b, unsigned i, struct ckpt_error *err)
+{
+	struct copy *c = &b->copies[i];
+	struct told told = { -1, -1 };
+	int r = hear(b, c, 'r', &told, err);
+	CKPT_AUTO_FD int root = told.root;
+
+	c->restore = told.restore;
+	if (r < 0)
+		return r;
+	if (root < 0 || c->restore < 0)
+		return copy_failed(c, err);
+	return pid_of(root, &b->args->roots[i], err) < 0 ? ckpt_wrap(err, "copy %u", i + 1) : 0;
 }
 
 /* The first copy that speaks or ends is heard first: a failure is not waited for in a row. */
@@ -286,7 +368,7 @@ static int all_ready(struct branch *b, struct ckpt_error *err)
 
 			if (p[i].fd < 0 || !p[i].revents)
 				continue;
-			r = hear(b, &b->copies[i], 'r', NULL, err);
+			r = hear_ready(b, i, err);
 			if (r < 0)
 				return r;
 			p[i].fd = -1;
@@ -296,39 +378,16 @@ static int all_ready(struct branch *b, struct ckpt_error *err)
 	return 0;
 }
 
-static int pid_of(int pidfd, pid_t *pid, struct ckpt_error *err)
+/* Once the restore has ended, the root has the copy's first process as its parent. */
+static int hear_done(struct branch *b, struct copy *c, struct ckpt_error *err)
 {
-	CKPT_AUTO_FILE FILE *f = NULL;
-	char path[40], line[80];
-	int n = -1;
+	struct pollfd p = { .fd = c->restore, .events = POLLIN };
+	int r = hear(b, c, 'd', NULL, err);
 
-	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", pidfd);
-	f = fopen(path, "re");
-	while (f && fgets(line, sizeof(line), f))
-		if (sscanf(line, "Pid: %d", &n) == 1)
-			break;
-	if (n <= 0)
-		return ckpt_fail(err, ESRCH, "its root has ended");
-	*pid = n;
-	return 0;
-}
-
-/* Its root, which has the copy's first process as its parent once the restore has ended. */
-static int root_of(struct branch *b, unsigned i, struct ckpt_error *err)
-{
-	struct told told = { -1, -1 };
-	int r = hear(b, &b->copies[i], 'd', &told, err);
-	CKPT_AUTO_FD int root = told.root, restore = told.restore;
-	struct pollfd p = { .fd = restore, .events = POLLIN };
-
-	if (r < 0)
-		return r;
-	if (root < 0 || restore < 0)
-		return copy_failed(&b->copies[i], err);
-	while (poll(&p, 1, -1) < 0)
+	while (!r && poll(&p, 1, -1) < 0)
 		if (errno != EINTR)
-			return ckpt_fail_sys(err, errno, "poll(2)");
-	return pid_of(root, &b->args->roots[i], err) < 0 ? ckpt_wrap(err, "copy %u", i + 1) : 0;
+			r = ckpt_fail_sys(err, errno, "poll(2)");
+	return r;
 }
 
 static int let_run(struct branch *b, struct ckpt_error *err)
@@ -340,7 +399,7 @@ static int let_run(struct branch *b, struct ckpt_error *err)
 		if (send(b->copies[i].channel, &go, 1, MSG_NOSIGNAL) != 1)
 			return copy_failed(&b->copies[i], err);
 	for (unsigned i = 0; !r && i < b->args->copies; i++)
-		r = root_of(b, i, err);
+		r = hear_done(b, &b->copies[i], err);
 	if (!r && b->args->running)
 		r = b->args->running(b->args->running_arg, b->args, err);
 	if (!r)
@@ -362,7 +421,7 @@ static void end_all(struct branch *b)
 static int branch_init(struct branch *b, struct ckpt *c, const struct ckpt_branch_args *a,
 		       struct ckpt_error *err)
 {
-	*b = (struct branch){ .ctx = c, .args = a, .self_pidfd = -1 };
+	*b = (struct branch){ .ctx = c, .args = a, .self_pidfd = -1, .lock = -1 };
 	if (!a->copies || a->copies > CKPT_MAX_COPIES)
 		return ckpt_fail_as(err, CKPT_EXIT_USAGE, EINVAL, "%u copies", a->copies);
 	b->shared_size = sizeof(*b->shared) + a->copies * sizeof(b->shared->errors[0]);
@@ -374,8 +433,11 @@ static int branch_init(struct branch *b, struct ckpt *c, const struct ckpt_branc
 	if (!b->copies || !b->shared)
 		return fail_nomem(err);
 	for (unsigned i = 0; i < a->copies; i++)
-		b->copies[i].channel = -1;
+		b->copies[i].channel = b->copies[i].restore = -1;
 	b->self_pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	b->lock = memfd_create("ckpt-copies", MFD_CLOEXEC);
+	if (b->lock < 0)
+		return ckpt_fail_sys(err, errno, "memfd_create(2)");
 	return b->self_pidfd < 0 ? ckpt_fail_sys(err, errno, "pidfd_open(2) of ckpt itself") : 0;
 }
 
@@ -388,11 +450,16 @@ static void forget_paths(struct paths_given *p)
 
 static void branch_fini(struct branch *b)
 {
-	for (unsigned i = 0; b->copies && i < b->args->copies; i++)
+	for (unsigned i = 0; b->copies && i < b->args->copies; i++) {
 		if (b->copies[i].channel >= 0)
 			close(b->copies[i].channel);
+		if (b->copies[i].restore >= 0)
+			close(b->copies[i].restore);
+	}
 	if (b->self_pidfd >= 0)
 		close(b->self_pidfd);
+	if (b->lock >= 0)
+		close(b->lock);
 	if (b->shared)
 		munmap(b->shared, b->shared_size);
 	forget_paths(&b->layers);
@@ -430,6 +497,7 @@ int ckpt_branch(struct ckpt *c, const struct ckpt_branch_args *a, struct ckpt_re
 	if (r < 0)
 		return run_finish(res, "branch", start, r, err);
 	r = branch_init(&b, c, a, err);
+	b.res = res;
 	if (!r)
 		r = branch(&b, err);
 	branch_fini(&b);

@@ -23,7 +23,8 @@ static int at_planned(struct ckpt_run *run, struct ckpt_error *err)
 static int at_running(struct ckpt_run *run, struct ckpt_error *err)
 {
 	struct ckpt_restore_args *a = run->arg;
-	int r = a->ready ? a->ready(a->ready_arg, err) : 0;
+	const struct ckpt_task *root = ckpt_task_at(run, 0);
+	int r = a->ready && root ? a->ready(a->ready_arg, root->pid, err) : 0;
 
 	if (r < 0)
 		return r;

@@ -27,6 +27,10 @@
 #define NAMESPACES \
 	(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET | CLONE_NEWCGROUP)
 
+#define PID_MAX "/proc/sys/kernel/pid_max"
+/* of a 64-bit kernel */
+#define PID_MAX_LIMIT (4L << 20)
+
 static pid_t fork_with(uint64_t flags, pid_t number)
 {
 	pid_t set[1] = { number };
@@ -47,13 +51,35 @@ static long read_number(const char *path)
 	return f && fscanf(f, "%ld", &n) == 1 ? n : -1;
 }
 
+long copy_pid_max(void)
+{
+	return read_number(PID_MAX);
+}
+
+/*
+ * Since Linux 6.14 each pid namespace has its pid_max, the highest at first; before, all
+ * show one, and writing would change the machine's.
+ */
+static int limit_numbers(long machine, struct ckpt_error *err)
+{
+	long own = read_number(PID_MAX);
+	CKPT_AUTO_FD int fd = -1;
+
+	if (own == machine || own != PID_MAX_LIMIT || machine <= 0)
+		return 0;
+	fd = open(PID_MAX, O_WRONLY | O_CLOEXEC);
+	if (fd < 0 || dprintf(fd, "%ld", machine) < 0)
+		return ckpt_fail_sys(err, errno, "%ld to %s", machine, PID_MAX);
+	return 0;
+}
+
 /*
  * In a fresh pid namespace all low numbers are free, and the restore and its
  * helpers would sit on those that the image wants: they start high up.
  */
 static pid_t high_number(struct ckpt_error *err)
 {
-	long max = read_number("/proc/sys/kernel/pid_max");
+	long max = read_number(PID_MAX);
 	CKPT_AUTO_FD int last = open("/proc/sys/kernel/ns_last_pid", O_WRONLY | O_CLOEXEC);
 	char text[24];
 	int n = snprintf(text, sizeof(text), "%ld", max - max / 8);
@@ -132,17 +158,35 @@ static __attribute__((noreturn)) void reap_on(const struct copy_shared *shared, 
 	_exit(status);
 }
 
+/*
+ * Until reap_on() watches ckpt: what is done before may block. The signal is for the end of
+ * the thread that made us, which waits for us; it reaches the first process of a pid
+ * namespace since it comes from outside.
+ */
+static void end_with_parent(int parent_pidfd)
+{
+	struct pollfd p = { .fd = parent_pidfd, .events = POLLIN };
+
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL) || poll(&p, 1, 0))
+		_exit(1);
+}
+
 static __attribute__((noreturn)) void first_process(struct copy_job *job)
 {
 	pid_t number, pid;
 
+	signal(SIGCHLD, SIG_DFL);
+	end_with_parent(job->parent_pidfd);
 	/* a signal of the terminal is for ckpt, which decides for all copies */
 	if (setsid() < 0 || chdir("/"))
 		_exit(1);
 	if (copy_furnish(&job->place, job->err) < 0)
 		_exit(1);
+	if (limit_numbers(job->place.pid_max, job->err) < 0)
+		_exit(1);
 	number = high_number(job->err);
-	if (number < 0)
+	/* all may be decided while the restore is there, and then it outlives ckpt */
+	if (number < 0 || prctl(PR_SET_PDEATHSIG, 0))
 		_exit(1);
 	pid = fork_with(0, number);
 	if (!pid)

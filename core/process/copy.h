@@ -16,6 +16,8 @@
 /* What a copy's namespaces look like. */
 struct copy_place {
 	unsigned index;	 /* from 1 */
+	int lock;	 /* lockf(3): copies come one after the other */
+	long pid_max;	 /* the machine's */
 	uint64_t number; /* that no other restore has */
 	/* canonical paths of directories; of what copies share on purpose */
 	char *const *layers, *const *shared;
@@ -27,13 +29,15 @@ struct copy_place {
 /* Is the path one of the list, or below one? */
 bool copy_covers(char *const *list, size_t n, const char *path);
 
+/* As ckpt itself sees it. */
+long copy_pid_max(void);
+
 /* In the first process of a copy: mounts, layers, loopback, host name. */
 int copy_furnish(const struct copy_place *p, struct ckpt_error *err);
 
 /* What parent and copies share. */
 struct copy_shared {
 	int committed; /* one store decides for all copies: they stay though ckpt ends */
-	bool told;     /* what is missing is missing in all alike: the first one lists it */
 	struct ckpt_error errors[];
 };
 

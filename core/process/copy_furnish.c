@@ -84,6 +84,21 @@ static int configure(int fs, const char *data)
 	return r;
 }
 
+static bool is_read_only(const struct ckpt_mount *m)
+{
+	return !strncmp(m->attr, "ro", 2) && (!m->attr[2] || m->attr[2] == ',');
+}
+
+/* Another mount lies on it, or on what it is in: its path leads elsewhere. */
+static bool is_hidden(const struct ckpt_mount *m)
+{
+	struct statx sx;
+
+	return statx(AT_FDCWD, m->point, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, STATX_MNT_ID,
+		     &sx) ||
+	       !(sx.stx_mask & STATX_MNT_ID) || sx.stx_mnt_id != m->id;
+}
+
 /*
  * Moved into place: mount(2) refuses to lay a hierarchy of control groups over
  * itself, though the root is another one.
@@ -91,12 +106,13 @@ static int configure(int fs, const char *data)
 static int renew(const struct ckpt_mount *m, const char *data, struct ckpt_error *err)
 {
 	const unsigned attr = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC |
-			      (strcmp(m->type, "devpts") ? MOUNT_ATTR_NODEV : 0);
+			      (strcmp(m->type, "devpts") ? MOUNT_ATTR_NODEV : 0) |
+			      (is_read_only(m) ? MOUNT_ATTR_RDONLY : 0);
 	CKPT_AUTO_FD int fs = -1, mnt = -1;
 	int r;
 
 	/* of control groups, the machine's root is above the copy's: "/../.." */
-	if (strspn(m->root, "/.") != strlen(m->root))
+	if (strspn(m->root, "/.") != strlen(m->root) || is_hidden(m))
 		return 0;
 	fs = fsopen(m->type, FSOPEN_CLOEXEC);
 	r = fs < 0 ? -errno : configure(fs, data);
@@ -120,9 +136,8 @@ static int renew_all(const struct mount_table *t, struct ckpt_error *err)
 		for (size_t i = 0; !r && i < t->pub.n; i++)
 			if (!strcmp(t->list[i].type, shows[k]))
 				r = renew(&t->list[i],
-					  strcmp(shows[k], "cgroup2") && strcmp(shows[k], "proc")
-						  ? data_of(t->list[i].options)
-						  : "",
+					  strcmp(shows[k], "cgroup2") ? data_of(t->list[i].options)
+								      : "",
 					  err);
 	return r;
 }
@@ -209,12 +224,15 @@ static int add_layers(const struct copy_place *p, const struct mount_table *t,
 
 static int write_index(const struct copy_place *p, struct ckpt_error *err)
 {
-	CKPT_AUTO_FD int fd =
-		open(p->index_file, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0444);
+	const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+	CKPT_AUTO_FD int fd = -1;
 	char text[16];
 	int n = snprintf(text, sizeof(text), "%u\n", p->index);
 
-	if (fd < 0 || write(fd, text, (size_t)n) != n)
+	/* what lies there may be a FIFO, or another user's */
+	if (!unlink(p->index_file) || errno == ENOENT)
+		fd = open(p->index_file, flags, 0444);
+	if (fd < 0 || fchmod(fd, 0444) || write(fd, text, (size_t)n) != n)
 		return ckpt_fail_sys(err, errno, "--index-file %s", p->index_file);
 	return 0;
 }

@@ -12,7 +12,9 @@
 
 #include <ckpt/mnt.h>
 
+#include "engine/engine.h"
 #include "engine/run.h"
+#include "process/copy.h"
 
 /* The length of the path without its last name; "/" stays. */
 static size_t above(const char *path, size_t len)
@@ -85,13 +87,20 @@ int ckpt_dirs_open(struct ckpt_run *run, uint32_t mnt, const char *path, struct 
 {
 	struct stat st;
 	char dir[PATH_MAX];
-	ssize_t len = nearest(run, mnt, path, &st);
-	const char *rest = len < 0 ? NULL : path + len;
+	const char *rest;
+	ssize_t len;
 
-	*d = (struct ckpt_dirs){ -1, -1, "" };
+	*d = (struct ckpt_dirs)CKPT_NO_DIRS;
+	/* copies make the same ones, and what one has made another may not count on */
+	if (run->ctx->copy) {
+		if (lockf(run->ctx->copy->lock, F_LOCK, 0))
+			return ckpt_fail_sys(err, errno, "lockf(3) of a copy");
+		d->lock = run->ctx->copy->lock;
+	}
+	len = nearest(run, mnt, path, &st);
 	if (len < 0)
 		return ckpt_fail_sys(err, (int)len, "%s", path);
-	rest += strspn(rest, "/");
+	rest = path + len + strspn(path + len, "/");
 	if (!is_plain(rest))
 		return ckpt_fail_image(err, "%s is no plain path", path);
 	snprintf(dir, sizeof(dir), "%.*s", (int)len, path);
@@ -116,5 +125,7 @@ void ckpt_dirs_remove(struct ckpt_dirs *d)
 		close(d->fd);
 	if (d->base >= 0)
 		close(d->base);
-	*d = (struct ckpt_dirs){ -1, -1, "" };
+	if (d->lock >= 0)
+		(void)!lockf(d->lock, F_ULOCK, 0);
+	*d = (struct ckpt_dirs)CKPT_NO_DIRS;
 }

@@ -79,7 +79,7 @@ struct ckpt_restore_args {
 	bool dry_run;
 	pid_t root; /* out: the root's pid */
 	/* if set: asked when all is made and nobody runs yet; an error takes all of it back */
-	int (*ready)(void *arg, struct ckpt_error *err);
+	int (*ready)(void *arg, pid_t root, struct ckpt_error *err);
 	void *ready_arg;
 };
 

@@ -114,15 +114,16 @@ struct ckpt_dirs {
 	int base; /* the nearest that was there; -1 */
 	int fd;	  /* O_PATH of the directory; -1 */
 	char made[4096];
+	int lock; /* -1: none */
 };
 
 CKPT_API int ckpt_dirs_look(struct ckpt_run *run, uint32_t mnt, const char *path, struct stat *st);
 CKPT_API int ckpt_dirs_open(struct ckpt_run *run, uint32_t mnt, const char *path,
 			    struct ckpt_dirs *dirs, struct ckpt_error *err);
 CKPT_API void ckpt_dirs_remove(struct ckpt_dirs *dirs);
-#define CKPT_NO_DIRS       \
-	{                  \
-		-1, -1, "" \
+#define CKPT_NO_DIRS           \
+	{                      \
+		-1, -1, "", -1 \
 	}
 #define CKPT_AUTO_DIRS __attribute__((cleanup(ckpt_dirs_remove)))
 
