@@ -158,7 +158,8 @@ static int make(struct ckpt_run *run, const Ckpt__Fd__DeadDirectory *rec, struct
 	r = mkdir(name, 0700);
 	if (r && errno == EEXIST) {
 		fd_directory_of(path, rec->name.len, dir, sizeof(dir));
-		snprintf(other, sizeof(other), "%s/.ckpt-%d-%u", dir, getpid(), rec->id);
+		snprintf(other, sizeof(other), "%s/.ckpt-%llu-%u", dir,
+			 (unsigned long long)ckpt_run_number(run), rec->id);
 		name = other;
 		r = mkdir(name, 0700);
 	}

@@ -384,7 +384,8 @@ static int make_deleted(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, struct c
 	snprintf(name, sizeof(name), "%s%s", dir, strrchr(path, '/'));
 	fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0 && errno == EEXIST) {
-		snprintf(name, sizeof(name), "%s/.ckpt-%d-%u", dir, getpid(), g->id);
+		snprintf(name, sizeof(name), "%s/.ckpt-%llu-%u", dir,
+			 (unsigned long long)ckpt_run_number(run), g->id);
 		fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	}
 	if (fd < 0)

@@ -146,7 +146,8 @@ static int other_name_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot
 	r = linkat(inode, "", AT_FDCWD, name, AT_EMPTY_PATH);
 	if (r && errno == EEXIST) {
 		fd_directory_of(path, rec->path.len, dir, sizeof(dir));
-		snprintf(other, sizeof(other), "%s/.ckpt-%d-%u", dir, getpid(), rec->id);
+		snprintf(other, sizeof(other), "%s/.ckpt-%llu-%u", dir,
+			 (unsigned long long)ckpt_run_number(run), rec->id);
 		name = other;
 		r = linkat(inode, "", AT_FDCWD, name, AT_EMPTY_PATH);
 	}

@@ -230,7 +230,8 @@ static int make_deleted(struct ckpt_run *run, const mem_file_rec *f, struct ckpt
 		return -err->err;
 	fd = openat(dirs.fd, last, flags, 0600);
 	if (fd < 0 && errno == EEXIST) {
-		snprintf(name, sizeof(name), ".ckpt-%d-map-%u", getpid(), f->id);
+		snprintf(name, sizeof(name), ".ckpt-%llu-map-%u",
+			 (unsigned long long)ckpt_run_number(run), f->id);
 		last = name;
 		fd = openat(dirs.fd, last, flags, 0600);
 	}

@@ -317,13 +317,15 @@ int task_place_read(struct ckpt_run *run, const struct ckpt_thread *th, struct t
 /* ---- restore ------------------------------------------------------------------------ */
 
 /* A removed one is made again, under another name if the old one is taken, and removed again. */
-void task_cwd_script(struct ckpt_script *s, const char *cwd, const Ckpt__Task__Removed *removed)
+void task_cwd_script(struct ckpt_run *run, struct ckpt_script *s, const char *cwd,
+		     const Ckpt__Task__Removed *removed)
 {
 	char dir[4096], other[4200];
 
 	if (removed && !access(cwd, F_OK)) {
 		parent_of(cwd, dir, sizeof(dir));
-		snprintf(other, sizeof(other), "%s/.ckpt-%d", dir, getpid());
+		snprintf(other, sizeof(other), "%s/.ckpt-%llu", dir,
+			 (unsigned long long)ckpt_run_number(run));
 		cwd = other;
 	}
 	if (removed) {
@@ -337,14 +339,14 @@ void task_cwd_script(struct ckpt_script *s, const char *cwd, const Ckpt__Task__R
 		ckpt_script_add(s, SYS_rmdir, CKPT_STR(cwd));
 }
 
-void task_place_script(struct ckpt_script *s, const struct task_state *st,
+void task_place_script(struct ckpt_run *run, struct ckpt_script *s, const struct task_state *st,
 		       const Ckpt__Task__Place *place)
 {
 	ckpt_script_add(s, SYS_unshare, CKPT_C(CLONE_FS));
 	if (task_saved(st, TASK_UMASK))
 		ckpt_script_add(s, SYS_umask, CKPT_C(place->umask));
 	if (task_saved(st, TASK_CWD))
-		task_cwd_script(s, place->cwd, place->removed);
+		task_cwd_script(run, s, place->cwd, place->removed);
 }
 
 bool task_place_made(struct ckpt_run *run, uint32_t id)

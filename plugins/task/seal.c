@@ -136,7 +136,7 @@ static int process(struct ckpt_run *run, struct ckpt_task *t, const Ckpt__Task__
 	/* a task of a nested user namespace is there already */
 	if (task_saved(st, TASK_CWD) && !task_is_nested(run, rec->id) &&
 	    !task_place_made(run, rec->id))
-		task_cwd_script(s, rec->cwd, rec->removed);
+		task_cwd_script(run, s, rec->cwd, rec->removed);
 	if (rec->thp_disabled)
 		set_prctl(s, PR_SET_THP_DISABLE, 1, 0);
 	queue(s, rec->pending, rec->n_pending, true);
@@ -182,7 +182,7 @@ static int thread(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt__Task
 	if (task_saved(st, TASK_COMM))
 		ckpt_script_add(s, SYS_prctl, CKPT_C(PR_SET_NAME), CKPT_STR(rec->comm));
 	if (rec->place)
-		task_place_script(s, st, rec->place);
+		task_place_script(run, s, st, rec->place);
 	if (rec->altstack) {
 		const struct task_stack a = {
 			.sp = rec->altstack->sp,
@@ -225,7 +225,7 @@ static int ids(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt__Task__T
 	const Ckpt__Task__Process *p = ckpt_record_by_id(run, "task.process", rec->id);
 
 	if (p && task_saved(st, TASK_CWD) && !task_place_made(run, rec->id))
-		task_cwd_script(s, p->cwd, p->removed);
+		task_cwd_script(run, s, p->cwd, p->removed);
 	if (task_saved(st, TASK_CREDS))
 		task_ids_script(s, rec->credentials);
 	return ckpt_script_run(s, th, err);
