@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Several copies of one image, beside each other and beside the original, which is left running."""
+import json
 import os
 import random
 import signal
+import stat
 import subprocess
 
 from lib import ckpt as codes
@@ -16,8 +18,8 @@ SCENARIOS = ("fd-basic", "fd-locks", "mem-cow", "pid-basic", "threads", "sock-st
 
 def first(root):
     """The first process of a copy, whose end is that of all in it."""
-    stat = proc.stat_fields(root)
-    return int(stat[1][1]) if stat else 0
+    fields = proc.stat_fields(root)
+    return int(fields[1][1]) if fields else 0
 
 
 class Copy:
@@ -146,6 +148,120 @@ def names(context, test):
     victim.check("refused")
 
 
+def program(test, *command, **streams):
+    """Starts a program that ends with the test."""
+    child = subprocess.Popen(command, cwd="/", start_new_session=True,
+                             **{"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL,
+                                "stderr": subprocess.DEVNULL, **streams})
+
+    def end():
+        child.kill()
+        child.wait()
+    test.cleanup(end)
+    return child
+
+
+def dumped(context, test, pid):
+    """Its image; it goes on."""
+    context.ckpt().dump(test, pid, test.dir / "image", "--leave-running")
+    return test.dir / "image"
+
+
+def kernel(context, test):
+    """FIFOs, and what sets something of the machine's, are open for all copies alike."""
+    fifo, setting = test.dir / "fifo", "/proc/sys/kernel/printk_ratelimit"
+    os.mkfifo(fifo)
+    streams = [os.open(path, flags) for path, flags in ((fifo, os.O_RDWR), (setting, os.O_WRONLY),
+                                                        ("/sys/kernel/profiling", os.O_RDWR))]
+    try:
+        child = program(test, "sleep", "1000", **dict(zip(("stdin", "stdout", "stderr"), streams)))
+    finally:
+        for fd in streams:
+            os.close(fd)
+    proc.wait_until("no sleep", lambda: proc.read(f"/proc/{child.pid}/comm").strip() == "sleep", 60)
+    image = dumped(context, test, child.pid)
+    told = context.ckpt().run(test, "branch", "-D", image, "--copies", 2, "--json", code=codes.REFUSED).out
+    reasons = " ".join(blocker["reason"] for blocker in json.loads(told)["blockers"])
+    for path in (fifo, setting, "/sys/kernel/profiling"):
+        expect(str(path) in reasons, f"{path} is not listed: {reasons}")
+
+
+def groups(context, test):
+    """A group that is not ckpt's own."""
+    _, image = saved(context, test, "cgroup")
+    told = context.ckpt().run(test, "branch", "-D", image, "--copies", 2, "--layer", test.dir,
+                              code=codes.REFUSED).err
+    expect("would be the same for all copies" in told and "control group" in told, told)
+
+
+OWN_ROOT = """set -e
+mount -t tmpfs root "$1"
+cd "$1"
+mkdir usr proc old
+for name in bin lib lib64; do ln -s usr/$name $name; done
+mount --rbind /usr usr
+mount -o remount,bind,ro usr
+mount -t proc proc proc
+pivot_root . old
+umount -l old
+cd /
+"""
+
+
+def mounts(context, test, script, shared_root):
+    """A namespace that shows the machine's files shows them to all copies; one with its own root none."""
+    root = test.dir / "root"
+    root.mkdir()
+    child = program(test, "unshare", "--mount", "sh", "-c", f"{script}exec sleep 1000", "sh", str(root))
+    proc.wait_until("no sleep", lambda: proc.read(f"/proc/{child.pid}/comm").strip() == "sleep", 60)
+    args = ("branch", "-D", dumped(context, test, child.pid), "--copies", 2)
+    if shared_root:
+        for more, word in (((), "shows the machine's /,"),
+                           (("--shared", "/", "--layer", test.dir), "without the layer")):
+            told = context.ckpt().run(test, *args, *more, code=codes.REFUSED).err
+            expect(word in told, f"{word!r} is not said: {told}")
+        args += ("--shared", "/")
+    prefix = test.dir / "pid"
+    context.ckpt().run(test, *args, "--pidfiles", prefix)
+    for number in (1, 2):
+        copy = Copy(None, int(proc.read(f"{prefix}.{number}")), number)
+        test.cleanup(copy.end)
+
+
+def index(context, test):
+    """What lies where the index file is to be is not opened: a FIFO would block."""
+    victim, image = saved(context, test, "fd-basic")
+    path = victim.dir / "CKPT_BRANCH"
+    os.mkfifo(path, 0o600)
+    os.chown(path, 1, 1)
+    for copy in branched(context, test, victim, image, 2, "--index-file", path):
+        with open(copy.path("CKPT_BRANCH"), encoding="ascii") as file:
+            st = os.fstat(file.fileno())
+            expect((st.st_mode, st.st_uid, file.read()) == (stat.S_IFREG | 0o444, 0, f"{copy.number}\n"),
+                   f"{st}")
+    expect(path.is_fifo(), "the one outside was replaced")
+
+
+def short(context, test):
+    """Roots that end as soon as they run are no failure, and all of the copies ends with them."""
+    child = program(test, "sh", "-c", f"while [ ! -e {test.dir}/go ]; do :; done")
+    proc.wait_until("no shell", lambda: proc.read(f"/proc/{child.pid}/comm").strip() == "sh", 60)
+    image = dumped(context, test, child.pid)
+    (test.dir / "go").touch()
+    mark = f"CKPT_TEST_BRANCH={test.dir}"
+    done = subprocess.run(["env", "--ignore-signal=CHLD", mark, context.ckpt().binary, "branch", "-D", image,
+                           "--copies", "2"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=60, check=False)
+    expect(done.returncode == 0, f"exit code {done.returncode}: {done.stderr}")
+    proc.wait_until("a copy does not end", lambda: not marked(mark), 60)
+
+
+def marked(mark):
+    """Processes that have this in their environment."""
+    return [int(pid) for pid in os.listdir("/proc")
+            if pid.isdigit() and mark in proc.read(f"/proc/{pid}/environ")]
+
+
 def left(victim):
     """Processes that run the victim's program on its directory."""
     word = f"\0{victim.dir}\0"
@@ -160,13 +276,9 @@ def killed(context, test):
     pick = random.Random(context.seed)
     env = {**os.environ, "CKPT_TEST_BRANCH": str(test.dir)}
 
-    def marked():
-        return [int(pid) for pid in os.listdir("/proc") if pid.isdigit()
-                and mark in proc.read(f"/proc/{pid}/environ")]
-
     def settled():
         proc.reap()
-        ours = marked()
+        ours = marked(mark)
         theirs = len(set(left(victim)) - set(ours)) - tasks
         # the first processes have ckpt's environment, the tree's have the victim's
         return (not ours and not theirs) or (len(ours) == 2 and theirs == 2 * tasks)
@@ -175,16 +287,19 @@ def killed(context, test):
         with subprocess.Popen([context.ckpt().binary, "branch", "-D", str(image), "--copies", "2", "--layer",
                                str(victim.dir)], env=env, stdin=subprocess.DEVNULL,
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+            dead = False
             try:
                 child.wait(pick.uniform(0, 0.4))
             except subprocess.TimeoutExpired:
                 child.kill()
-                child.wait()
+                dead = child.wait() == -signal.SIGKILL
         try:
             proc.wait_until("something is left", settled, 60)
         except proc.Timeout as late:
-            raise Failure(f"left: {marked()}, of the tree {left(victim)}") from late
-        stay = marked()
+            raise Failure(f"left: {marked(mark)}, of the tree {left(victim)}") from late
+        stay = marked(mark)
+        expect(dead or (child.returncode == 0 and len(stay) == 2),
+               f"not killed, exit code {child.returncode}, {len(stay)} copies")
         for pid in stay:
             os.kill(pid, signal.SIGKILL)
         proc.wait_gone(stay)
@@ -200,4 +315,10 @@ def tests(context):
     yield "branch/refused", lambda test: refused(context, test)
     yield "branch/shared", lambda test: shared(context, test)
     yield "branch/names", lambda test: names(context, test)
+    yield "branch/kernel", lambda test: kernel(context, test)
+    yield "branch/groups", lambda test: groups(context, test)
+    yield "branch/mounts", lambda test: mounts(context, test, "", True)
+    yield "branch/own-root", lambda test: mounts(context, test, OWN_ROOT, False)
+    yield "branch/index", lambda test: index(context, test)
+    yield "branch/short", lambda test: short(context, test)
     yield "branch/killed", lambda test: killed(context, test)
