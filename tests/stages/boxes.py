@@ -129,8 +129,9 @@ def hidden(context, test, name):
     ckpt, image = context.ckpt(), test.dir / "image"
     pid = hide(test, HIDING[name])
     before = mounts_of(sleeper(pid))
+    pids = proc.tree(pid)
     ckpt.dump(test, pid, image)
-    proc.wait_gone([pid])
+    proc.wait_gone(pids)
     pid = ckpt.restore(test, image)
     after = mounts_of(sleeper(pid))
     expect(after == before, f"{after} was {before}")
@@ -177,8 +178,9 @@ def gone(context, test, many, script):
     ckpt, image = context.ckpt(), test.dir / "image"
     pid = hide(test, script)
     proc.wait_until("not built", lambda: len(standing(pid)) == many, 60)
+    pids = proc.tree(pid)
     ckpt.dump(test, pid, image)
-    proc.wait_gone([pid])
+    proc.wait_gone(pids)
     pid = ckpt.restore(test, image)
     expect(len(standing(pid)) == many, "a working directory is another")
 
