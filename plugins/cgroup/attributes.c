@@ -84,8 +84,10 @@ int cgroup_attributes_read(int dir, bool all, struct cgroup_attributes *out, str
 		return ckpt_fail_sys(err, ENOMEM, "settings of a control group");
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(known); i++) {
 		Ckpt__Cgroup__Attribute *a = &out->items[out->n];
-		char *value = all || known[i].always ? cgroup_read(dir, known[i].file) : NULL;
+		char *value = NULL;
 
+		if ((all || known[i].always) && cgroup_read(dir, known[i].file, &value, err) < 0)
+			return -err->err;
 		if (!value)
 			continue;
 		ckpt__cgroup__attribute__init(a);

@@ -60,8 +60,8 @@ int cgroup_root(struct cgroup_state *st, size_t h, struct ckpt_error *err);
 int cgroup_open(struct cgroup_state *st, size_t h, const char *path, struct ckpt_error *err);
 /* "cpu:/a/b" for messages. */
 const char *cgroup_name(char *buf, size_t size, const char *hierarchy, const char *path);
-/* A file of a group, trimmed; NULL if it cannot be read. The caller frees it. */
-char *cgroup_read(int dir, const char *file);
+/* A file of a group, trimmed; NULL: there is none. The caller frees it. */
+int cgroup_read(int dir, const char *file, char **text, struct ckpt_error *err);
 
 /* read.c */
 int cgroup_survey(struct ckpt_run *run, struct ckpt_error *err);

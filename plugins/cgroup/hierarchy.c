@@ -140,10 +140,11 @@ static int open_root(const struct cgroup_hierarchy *h, const char *path)
 	CKPT_AUTO_FD int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	struct statfs fs;
 
+	if (fd < 0 || fstatfs(fd, &fs))
+		return -errno;
 	/* something else may lie over it */
-	if (fd < 0 || fstatfs(fd, &fs) || fs.f_type != (*h->name ? CGROUP1_MAGIC : CGROUP2_MAGIC))
-		return -ENOENT;
-	return ckpt_steal_fd(&fd);
+	return fs.f_type == (*h->name ? CGROUP1_MAGIC : CGROUP2_MAGIC) ? ckpt_steal_fd(&fd)
+								       : -ENOENT;
 }
 
 /*
@@ -153,19 +154,24 @@ static int open_root(const struct cgroup_hierarchy *h, const char *path)
 int cgroup_root(struct cgroup_state *st, size_t i, struct ckpt_error *err)
 {
 	struct cgroup_hierarchy *h = &st->hierarchies[i];
-	CKPT_AUTO_FILE FILE *f = h->root >= 0 ? NULL : fopen("/proc/self/mountinfo", "re");
+	CKPT_AUTO_FILE FILE *f = NULL;
 	CKPT_AUTO_FREE char *line = NULL;
 	size_t cap = 0;
 
-	while (f && h->root < 0 && getline(&line, &cap, f) > 0) {
-		const char *at = mounted_at(h, line);
-
-		if (at)
-			h->root = open_root(h, at);
-	}
 	if (h->root >= 0)
 		return h->root;
-	h->root = -1;
+	f = fopen("/proc/self/mountinfo", "re");
+	while (f && getline(&line, &cap, f) > 0) {
+		const char *at = mounted_at(h, line);
+		int root = at ? open_root(h, at) : -ENOENT;
+
+		if (root >= 0)
+			return h->root = root;
+		if (root != -ENOENT && root != -ENOTDIR && root != -EACCES)
+			return ckpt_fail_sys(err, root, "%s", at);
+	}
+	if (!f || ferror(f))
+		return ckpt_fail_sys(err, f ? EIO : errno, "/proc/self/mountinfo");
 	ckpt_fail(err, ENOENT, "control groups of \"%s\" are not mounted here",
 		  *h->name ? h->name : "version 2");
 	return ckpt_hint(err, "mount the hierarchy where ckpt sees it, below /sys/fs/cgroup");
@@ -192,16 +198,24 @@ const char *cgroup_name(char *buf, size_t size, const char *hierarchy, const cha
 	return buf;
 }
 
-char *cgroup_read(int dir, const char *file)
+/* What this kernel, or a group of this kind, does not have. */
+static bool is_absent(int e)
+{
+	return e == ENOENT || e == EOPNOTSUPP || e == EINVAL || e == ENODEV;
+}
+
+int cgroup_read(int dir, const char *file, char **out, struct ckpt_error *err)
 {
 	CKPT_AUTO_FD int fd = openat(dir, file, O_RDONLY | O_CLOEXEC);
 	CKPT_AUTO_FREE char *text = fd < 0 ? NULL : malloc(CGROUP_MAX_VALUE);
 	ssize_t n = text ? read(fd, text, CGROUP_MAX_VALUE - 1) : -1;
 
+	*out = NULL;
 	if (n < 0)
-		return NULL;
+		return is_absent(errno) ? 0 : ckpt_fail_sys(err, errno, "reading %s", file);
 	while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == ' '))
 		n--;
 	text[n] = 0;
-	return ckpt_steal_ptr(&text);
+	*out = ckpt_steal_ptr(&text);
+	return 0;
 }

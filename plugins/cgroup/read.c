@@ -76,11 +76,13 @@ static bool is_outside(const char *path)
 	return !strncmp(path, "/..", 3) && (!path[3] || path[3] == '/');
 }
 
-static bool reads(int dir, const char *file, const char *value)
+/* 1: it does. */
+static int reads(int dir, const char *file, const char *value, struct ckpt_error *err)
 {
-	CKPT_AUTO_FREE char *text = cgroup_read(dir, file);
+	CKPT_AUTO_FREE char *text = NULL;
+	int r = cgroup_read(dir, file, &text, err);
 
-	return text && !strcmp(text, value);
+	return r < 0 ? r : text && !strcmp(text, value);
 }
 
 /* What of a group cannot come back. */
@@ -89,6 +91,7 @@ static int survey_group(struct ckpt_run *run, const struct ckpt_task *t, struct 
 {
 	CKPT_AUTO_FD int dir = -1;
 	char object[256];
+	int r;
 
 	snprintf(object, sizeof(object), "control group %s:%s", st->hierarchies[h].name, path);
 	if (is_outside(path))
@@ -100,12 +103,16 @@ static int survey_group(struct ckpt_run *run, const struct ckpt_task *t, struct 
 	dir = cgroup_open(st, h, path, err);
 	if (dir < 0)
 		return dir == -ENOENT && ckpt_is_live(run) ? 0 : dir;
-	if (reads(dir, "cgroup.type", "threaded"))
+	r = reads(dir, "cgroup.type", "threaded", err);
+	if (r == 1)
 		return refuse(run, t, "threaded", object, "threaded groups are not saved",
 			      "move the process into a group of type domain");
-	if (reads(dir, "cgroup.freeze", "1") || reads(dir, "freezer.state", "FROZEN"))
-		return refuse(run, t, "frozen", object, "it is frozen", "thaw it before the dump");
-	return 0;
+	if (!r)
+		r = reads(dir, "cgroup.freeze", "1", err);
+	if (!r)
+		r = reads(dir, "freezer.state", "FROZEN", err);
+	return r == 1 ? refuse(run, t, "frozen", object, "it is frozen", "thaw it before the dump")
+		      : r;
 }
 
 /* The groups of a seat, but for ckpt's own and those that the leader is in too. */
@@ -218,7 +225,7 @@ static int put_group(struct ckpt_run *run, struct cgroup_state *st, size_t h, co
 	rec.mode = 0755;
 	if (dir >= 0)
 		r = read_group(run, dir, &rec, &attributes, err);
-	else if (!leads_to_own(&st->hierarchies[h], path)) {
+	else if (dir != -ENOENT || !leads_to_own(&st->hierarchies[h], path)) {
 		*err = local;
 		return dir;
 	}

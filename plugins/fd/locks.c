@@ -95,6 +95,7 @@ int fd_locked_read(struct fd_locked *l)
 		}
 		l->ino[l->n++] = ino;
 	}
+	l->unknown |= f && ferror(f);
 	if (l->n)
 		qsort(l->ino, l->n, sizeof(*l->ino), by_ino);
 	return 0;

@@ -159,7 +159,7 @@ static int connected_silently(struct ckpt_run *run, const struct ckpt_fd_found *
 		    ino == f->st.st_ino)
 			return state == TCP_ESTABLISHED;
 	}
-	return 0;
+	return list && ferror(list) ? ckpt_fail(err, EIO, "the list of raw sockets") : 0;
 }
 
 static int raw_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)

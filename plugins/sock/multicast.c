@@ -34,7 +34,7 @@ static int next_group4(FILE *list, unsigned *ifindex, struct group_filter *g)
 		in->sin_addr.s_addr = addr;
 		return 1;
 	}
-	return 0;
+	return ferror(list) ? -EIO : 0;
 }
 
 static int next_group6(FILE *list, unsigned *ifindex, struct group_filter *g)
@@ -55,7 +55,7 @@ static int next_group6(FILE *list, unsigned *ifindex, struct group_filter *g)
 		}
 		return 1;
 	}
-	return 0;
+	return ferror(list) ? -EIO : 0;
 }
 
 static const struct protocol {

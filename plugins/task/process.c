@@ -109,13 +109,13 @@ static int ask(struct ckpt_run *run, const struct ckpt_task *t, Ckpt__Task__Proc
 	return 0;
 }
 
-static int own_number(const char *path, int base, long *v)
+static int own_number(const char *path, int base, long *v, struct ckpt_error *err)
 {
 	CKPT_AUTO_FILE FILE *f = fopen(path, "re");
 	char text[32];
 
 	if (!f || !fgets(text, sizeof(text), f))
-		return -EIO;
+		return ckpt_fail_sys(err, errno, "%s", path);
 	*v = strtol(text, NULL, base);
 	return 0;
 }
@@ -132,7 +132,9 @@ static int number(struct ckpt_run *run, const struct ckpt_task *t, const char *n
 		return -err->err;
 	*v = strtol(text, NULL, base);
 	snprintf(path, sizeof(path), "/proc/self/%s", name);
-	if (own_number(path, base, &own) < 0 || (own != *v && !task_want(run, f, t, name)))
+	if (own_number(path, base, &own, err) < 0)
+		return -err->err;
+	if (own != *v && !task_want(run, f, t, name))
 		*v = own;
 	return 0;
 }

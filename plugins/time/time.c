@@ -116,6 +116,8 @@ static int collect(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_e
 	/* what ckpt's own clocks show has its own offsets in it */
 	if (r == 0 && f && getdelim(&text, &cap, 0, f) > 0)
 		r = parse_offsets(text, &own, err);
+	if (r == 0 && f && ferror(f))
+		r = ckpt_fail(err, EIO, "/proc/self/timens_offsets");
 	if (r < 0)
 		return r;
 	offsets.monotonic -= own.monotonic;

@@ -71,6 +71,8 @@ static int read_own(const char *name, char **out, struct ckpt_error *err)
 		free(*out);
 		*out = calloc(1, 1);
 	}
+	if (ferror(f))
+		return ckpt_fail(err, EIO, "%s", path);
 	return *out ? 0 : ckpt_fail_sys(err, ENOMEM, "%s", path);
 }
 
