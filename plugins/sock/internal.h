@@ -199,6 +199,9 @@ int sock_buf_lock(int fd);
 /* Refuse a socket of another network namespace, with a filter, or shared with the outside. */
 int sock_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err);
 int sock_int(int fd, int level, int name);
+/* Set an option of a socket of the living tree: asked for again, as it must not be left half-way.
+ */
+int sock_put_back(int fd, int level, int name, int value);
 
 /* ---- filters, multicast groups ------------------------------------------------------ */
 

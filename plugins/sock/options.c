@@ -85,6 +85,15 @@ int sock_int(int fd, int level, int name)
 	return getsockopt(fd, level, name, &v, &len) ? -1 : v;
 }
 
+int sock_put_back(int fd, int level, int name, int value)
+{
+	int r = -1;
+
+	for (int tries = 0; r && tries < 3; tries++)
+		r = setsockopt(fd, level, name, &value, sizeof(value));
+	return r ? -errno : 0;
+}
+
 enum form {
 	INT,
 	HALF,  /* the kernel doubles what it is given, and has a way around the limit */

@@ -132,7 +132,7 @@ static int survey_waiting(struct ckpt_run *run, const struct ckpt_fd_found *f,
 
 int sock_tcp_set(int fd, int name, int value)
 {
-	return setsockopt(fd, IPPROTO_TCP, name, &value, sizeof(value)) ? -errno : 0;
+	return sock_put_back(fd, IPPROTO_TCP, name, value);
 }
 
 static int get_seq(int fd, int queue, uint32_t *seq)

@@ -71,6 +71,8 @@ static const struct ask {
 
 static int ask_all(int fd, int domain, int *before, bool back)
 {
+	int r = 0;
+
 	for (size_t i = 0; i < N_ASKS; i++) {
 		int value = i == PEEK_OFF ? 0 : 1;
 
@@ -80,10 +82,16 @@ static int ask_all(int fd, int domain, int *before, bool back)
 			before[i] = sock_int(fd, asks[i].level, asks[i].name);
 		else
 			value = before[i];
-		if (setsockopt(fd, asks[i].level, asks[i].name, &value, sizeof(value)))
-			return -errno;
+		/* what it was is not known: then it stays as it is */
+		if (before[i] < 0 && i != PEEK_OFF) {
+			r = r ? r : -EIO;
+			continue;
+		}
+		/* all of them have to be as they were, also where one cannot */
+		if (sock_put_back(fd, asks[i].level, asks[i].name, value) && !r)
+			r = -errno;
 	}
-	return 0;
+	return r;
 }
 
 struct datagram {

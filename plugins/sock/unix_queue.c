@@ -322,7 +322,7 @@ static int look_at(struct ckpt_run *run, const struct ckpt_fd_found *f, uint32_t
 		r = ckpt_fail_sys(err, errno, "SO_PEEK_OFF");
 	while (r > 0)
 		r = read_message(run, &q, &look->end, err);
-	if (setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &before, sizeof(before)) && !r)
+	if (sock_put_back(fd, SOL_SOCKET, SO_PEEK_OFF, before) && !r)
 		r = ckpt_fail_sys(err, errno, "SO_PEEK_OFF");
 	free(q.buf);
 	return r;

@@ -108,7 +108,8 @@ class Faults:
         self.runs += 1
         self.injected = name != "-"
         self.failed += code != 0
-        if code == -signal.SIGSEGV and position <= BEFORE_MAIN and call is None and not self.threads:
+        loading = position <= BEFORE_MAIN if call is None else (call, position) == ("mmap", 1)
+        if code == -signal.SIGSEGV and loading and not self.threads:
             return code, what
         expect(code in self.allowed, f"{what}: ckpt ended with {code}: {err[-200:]}")
         expect(code in (codes.OK, codes.DIFFERENT, LOADER) or says_why(err),
