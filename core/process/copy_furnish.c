@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <net/if.h>
 #include <sched.h>
 #include <stdio.h>
@@ -99,11 +100,31 @@ static bool is_hidden(const struct ckpt_mount *m)
 	       !(sx.stx_mask & STATX_MNT_ID) || sx.stx_mnt_id != m->id;
 }
 
+/* What is bound elsewhere of the machine's devpts (/dev/ptmx) would still make its terminals. */
+static int renew_ptmx(const struct mount_table *t, const struct ckpt_mount *pts,
+		      struct ckpt_error *err)
+{
+	char path[PATH_MAX];
+
+	snprintf(path, sizeof(path), "%s/ptmx", pts->point);
+	for (size_t i = 0; i < t->pub.n; i++) {
+		const struct ckpt_mount *m = &t->list[i];
+
+		if (strcmp(m->type, "devpts") || strcmp(m->root, "/ptmx") ||
+		    m->major != pts->major || m->minor != pts->minor || is_hidden(m))
+			continue;
+		if (mount(path, m->point, NULL, MS_BIND, NULL))
+			return ckpt_fail_sys(err, errno, "mounting %s at %s", path, m->point);
+	}
+	return 0;
+}
+
 /*
  * Moved into place: mount(2) refuses to lay a hierarchy of control groups over
  * itself, though the root is another one.
  */
-static int renew(const struct ckpt_mount *m, const char *data, struct ckpt_error *err)
+static int renew(const struct mount_table *t, const struct ckpt_mount *m, const char *data,
+		 struct ckpt_error *err)
 {
 	const unsigned attr = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC |
 			      (strcmp(m->type, "devpts") ? MOUNT_ATTR_NODEV : 0) |
@@ -124,7 +145,7 @@ static int renew(const struct ckpt_mount *m, const char *data, struct ckpt_error
 	mnt = fsmount(fs, FSMOUNT_CLOEXEC, attr);
 	if (mnt < 0 || move_mount(mnt, "", AT_FDCWD, m->point, MOVE_MOUNT_F_EMPTY_PATH))
 		return ckpt_fail_sys(err, errno, "mounting %s at %s", m->type, m->point);
-	return 0;
+	return strcmp(m->type, "devpts") ? 0 : renew_ptmx(t, m, err);
 }
 
 static int renew_all(const struct mount_table *t, struct ckpt_error *err)
@@ -135,7 +156,7 @@ static int renew_all(const struct mount_table *t, struct ckpt_error *err)
 	for (size_t k = 0; k < CKPT_ARRAY_SIZE(shows); k++)
 		for (size_t i = 0; !r && i < t->pub.n; i++)
 			if (!strcmp(t->list[i].type, shows[k]))
-				r = renew(&t->list[i],
+				r = renew(t, &t->list[i],
 					  strcmp(shows[k], "cgroup2") ? data_of(t->list[i].options)
 								      : "",
 					  err);

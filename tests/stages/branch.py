@@ -9,6 +9,7 @@ import subprocess
 
 from lib import ckpt as codes
 from lib import proc
+from lib.context import command
 from lib.report import Failure, expect
 from lib.victim import Victim
 
@@ -228,6 +229,19 @@ def mounts(context, test, script, shared_root):
         test.cleanup(copy.end)
 
 
+def bound_ptmx(context, test):
+    """Where /dev/ptmx is bound from the machine's devpts, that of a copy makes the copy's terminals."""
+    victim, image = saved(context, test, "pty")
+    prefix = test.dir / "pid"
+    command(test, "unshare", "--mount", "sh", "-ec", 'mount --bind /dev/pts/ptmx /dev/ptmx; exec "$@"', "sh",
+            context.ckpt().binary, "branch", "-D", image, "--copies", 2, "--layer", victim.dir,
+            "--pidfiles", prefix)
+    for number in (1, 2):
+        copy = Copy(victim, int(proc.read(f"{prefix}.{number}")), number)
+        test.cleanup(copy.end)
+        copy.check("branched", 2)
+
+
 def index(context, test):
     """What lies where the index file is to be is not opened: a FIFO would block."""
     victim, image = saved(context, test, "fd-basic")
@@ -319,6 +333,7 @@ def tests(context):
     yield "branch/groups", lambda test: groups(context, test)
     yield "branch/mounts", lambda test: mounts(context, test, "", True)
     yield "branch/own-root", lambda test: mounts(context, test, OWN_ROOT, False)
+    yield "branch/bound-ptmx", lambda test: bound_ptmx(context, test)
     yield "branch/index", lambda test: index(context, test)
     yield "branch/short", lambda test: short(context, test)
     yield "branch/killed", lambda test: killed(context, test)
