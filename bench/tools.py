@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is measured: ckpt, and criu beside it."""
+"""What is measured: ckpt, and criu beside it; and how it is printed."""
 import json
 import os
 import shutil
@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 import time
 
+from lib import proc
 from lib.report import Failure
 
 
@@ -31,6 +32,39 @@ def timed(test, command):
     return took, text
 
 
+def describe_machine():
+    """In one line, with what else it does."""
+    uname = os.uname()
+    model = next((line.split(":")[1].strip() for line in proc.read("/proc/cpuinfo").splitlines()
+                  if line.startswith("model name")), "?")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return (f"{uname.sysname} {uname.release}, {os.cpu_count()} x {model}, {memory:.0f} GiB, load average "
+            f"{os.getloadavg()[0]:.1f}")
+
+
+def directory_size(directory):
+    """Bytes of all files, in MiB."""
+    return sum(path.stat().st_size for path in directory.iterdir()) / 2**20
+
+
+class Table:
+    """Rows as they come, as text or Markdown."""
+
+    def __init__(self, markdown):
+        self.markdown = markdown
+        self.widths = []
+
+    def row(self, cells):
+        """One row; the first one is the head."""
+        head = not self.widths
+        if head:
+            self.widths = [28] + [max(len(text), 7) for text in cells[1:]]
+        line = [f"{text:{'<' if i == 0 else '>'}{self.widths[i]}}" for i, text in enumerate(cells)]
+        print(("| " + " | ".join(line) + " |" if self.markdown else "  ".join(line)).rstrip(), flush=True)
+        if head and self.markdown:
+            print("|" + "|".join(["---"] + ["---:"] * (len(cells) - 1)) + "|")
+
+
 class Ckpt:
     """ckpt as built."""
 
@@ -44,10 +78,10 @@ class Ckpt:
                                          "--json", *victim.dump_options, *more])
         return {"dump": took, "frozen": json.loads(text[text.index("{"):])["frozen_us"] / 1000}
 
-    def restore(self, victim, image):
+    def restore(self, victim, image, *more):
         """Milliseconds."""
         return timed(victim.test, [self.binary, "restore", "-D", str(image), "-d",
-                                   *victim.restore_options])[0]
+                                   *victim.restore_options, *more])[0]
 
 
 class Criu:

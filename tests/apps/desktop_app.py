@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A desktop in a container (desktop/): X server, window manager, bus, and terminals or a browser with its
 sandbox on. All processes are one tree; nothing of it leaves it."""
+import copy
 import json
 import os
 import re
@@ -9,6 +10,8 @@ import subprocess
 from lib import proc
 from lib.report import Failure, Skip, expect
 
+# desktop/get-vscode.sh puts it there
+CODE = "/opt/ckpt-vscode/node_modules/code-server"
 # an ordinary user that every machine has
 UID, GID = 5, 60
 PATIENCE = 180
@@ -17,11 +20,14 @@ PATIENCE = 180
 class Desktop:
     """A container with a session; asked from outside by programs that go in for a moment."""
 
-    # for the dump
-    options = ()
+    # for bench/desktop
+    dump_options, restore_options = ("--patience", "60"), ()
+    # of session.sh
+    program = "x"
 
-    def __init__(self, test, source, program):
-        self.dir, self.checks, self.test = test.dir / program, 0, test
+    def __init__(self, test, source):
+        self.dir, self.checks, self.test = test.dir / "desktop", 0, test
+        self.number = 0  # of the copy
         for name in ("home", "root"):
             (self.dir / name).mkdir(parents=True)
         os.chown(self.dir / "home", UID, GID)
@@ -31,13 +37,27 @@ class Desktop:
                 ["/usr/bin/unshare", "--pid", "--fork",
                  # the one that waits must not be in these
                  "/usr/bin/unshare", "--mount", "--ipc", "--uts", "--net",
-                 "/bin/bash", kit / "container.sh", kit, self.dir, str(UID), str(GID), program],
+                 "/bin/bash", kit / "container.sh", kit, self.dir, str(UID), str(GID), self.program],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/")
         outer.returncode = 0
         test.cleanup(lambda: proc.kill_tree(outer.pid))
         self.pid = 0
         test.cleanup(lambda: self.pid and proc.kill_tree(self.pid))
         self.pid = proc.wait_until("no container", lambda: self.first_process(outer.pid), PATIENCE)
+        self.settle()
+
+    def settle(self):
+        """Waits until everything is there."""
+        self.until("no X server", lambda: self.inside("xdpyinfo"))
+
+    def answers(self):
+        """Does it react at all?"""
+        return self.inside("xdpyinfo")
+
+    def check(self, when):
+        """A client comes and goes."""
+        self.checks += 1
+        self.until(f"{when}: no X server", self.answers)
 
     @staticmethod
     def first_process(outer):
@@ -64,11 +84,23 @@ class Desktop:
         try:
             return proc.wait_until(what, condition, PATIENCE, 0.2)
         except proc.Timeout as late:
-            raise Failure(f"{late}; {proc.read(self.dir / 'home' / 'session.log')[-300:]}") from late
+            raise Failure(f"{late}; {self.home('session.log')[-300:]}") from late
 
     def home(self, name):
-        """The text of a file of the user's."""
-        return proc.read(self.dir / "home" / name)
+        """The text of a file of the user's, of whom each copy has its own."""
+        return proc.read(f"/proc/{self.pid}/root/home/{name}")
+
+    def copied(self, root, number):
+        """One of the copies of its image (`ckpt branch`)."""
+        other = copy.copy(self)
+        other.pid, other.number = root, number
+        self.test.cleanup(other.end)
+        return other
+
+    def end(self):
+        """Of a copy: the first process of its namespace ends, and with it all in it."""
+        if proc.exists(self.pid):
+            proc.kill_tree(int(proc.stat_fields(self.pid)[1][1]))
 
     def window(self, name):
         """Its number, as soon as it is there."""
@@ -84,11 +116,15 @@ class Desktop:
 class Terminals(Desktop):
     """xterms with bash and tmux, an editor, two prompts that count, jobs."""
 
-    def __init__(self, test, source):
-        super().__init__(test, source, "term")
+    program = "term"
+
+    def settle(self):
         self.until("the loop does not run", lambda: self.home("jobs"))
         for window in ("^shell$", "^tmux$"):
             self.window(window)
+
+    def answers(self):
+        return self.shown("sh")
 
     def tmux(self, *words):
         """One command of tmux's."""
@@ -133,6 +169,15 @@ class Terminals(Desktop):
         self.tmux("new-window", "-t", "main", f"echo {number} >/home/window")
         self.until(f"{when}: no new terminal", lambda: self.home("window") == f"{number}\n")
 
+    def tell(self):
+        """Gives the shell something that only this copy knows."""
+        self.keys("^shell$", f"mine={self.number}\n")
+
+    def told(self):
+        """What it was given."""
+        self.keys("^shell$", "echo $mine >mine\n")
+        return self.until("the shell does not say what it was given", lambda: self.home("mine")).strip()
+
     def jobs(self, when):
         """Ctrl-Z stops the loop, the shell knows its jobs, `fg` lets it go on."""
         self.type("jobs", "C-z")
@@ -148,13 +193,15 @@ class Terminals(Desktop):
 class Chromium(Desktop):
     """Three tabs at work, in their sandbox."""
 
-    # of a netlink socket that hears of devices, which there are none of
-    options = ("--allow-loss", "sock.socket-filter")
+    program = "chromium"
+    typed = ""  # the page whose form has what was typed
 
     def __init__(self, test, source):
         if not os.path.exists("/usr/lib/chromium/chromium"):
             raise Skip("chromium is not installed")
-        super().__init__(test, source, "chromium")
+        super().__init__(test, source)
+
+    def settle(self):
         self.until("the pages are not there", self.are_at_work)
 
     def are_at_work(self):
@@ -163,6 +210,9 @@ class Chromium(Desktop):
         return len(pages) == 3 and all(page["beats"] and page["stats"]["worker"] and page["stats"]["fetch"]
                                        for page in pages.values())
 
+    def answers(self):
+        return self.evaluate("p=a", "stats.frames")
+
     def ask(self, *words):
         """One question of ask.py's."""
         answer = self.inside("/usr/bin/python3", "/run/kit/ask.py", *words)
@@ -170,7 +220,8 @@ class Chromium(Desktop):
 
     def pages(self):
         """What the server knows of them."""
-        return (self.ask("state") or {}).get("pages", {})
+        known = (self.ask("state") or {}).get("pages", {})
+        return {name: page for name, page in known.items() if name in "abc"}
 
     def evaluate(self, page, expression):
         """In a page."""
@@ -194,13 +245,21 @@ class Chromium(Desktop):
         """What is typed at the X server's keyboard comes to the visible page, which draws."""
         shown = self.until(f"{when}: no page is visible", lambda: [
             name for name in "abc" if self.evaluate(f"p={name}", "document.visibilityState") == "visible"])[0]
-        page, text = f"p={shown}", f"typed {self.checks}"
+        page, text = f"p={shown}", f"typed {self.checks} into {self.number}"
+        self.typed = page
         frames = self.evaluate(page, "stats.frames")
         self.until(f"{when}: no frames", lambda: self.evaluate(page, "stats.frames") > frames)
         self.evaluate(page, 'i2.value = ""; i2.focus(); 1')
         self.keys("lab page", text)
         self.until(f"{when}: the keyboard does not reach the form",
                    lambda: self.evaluate(page, 'i2.value') == text)
+
+    def tell(self):
+        """The form has what a check has typed."""
+
+    def told(self):
+        """Into which copy that was."""
+        return self.evaluate(self.typed, "i2.value").rpartition(" ")[2]
 
     def sandbox(self, when):
         """A new renderer starts in it."""
@@ -218,3 +277,123 @@ class Chromium(Desktop):
                       f'.put({self.checks}, "check").onsuccess = () => {{ stored = {self.checks} }}; 1')
         self.until(f"{when}: the database is stuck", lambda: self.evaluate("p=a", "stored") == self.checks)
         self.sandbox(when)
+
+
+class Busy:
+    """A desktop that has more to do while nobody looks: what session.sh does until there is a file `quiet`."""
+
+    def check(self, when):
+        """At rest everything is as it is without, and more was done than at the last rest."""
+        mark = f"check {self.checks}"
+        self.inside("sh", "-c", f"echo {mark} >/home/quiet")
+        before = self.until(f"{when}: it does not come to rest",
+                            lambda: re.match(rf"{mark}: (\d+)", self.home("rests"))).group(1)
+        super().check(when)
+        self.inside("rm", "/home/quiet")
+        self.until(f"{when}: nothing is done", lambda: int(self.home("count") or 0) > int(before))
+
+
+class Browsing(Busy, Chromium):
+    """Tabs come and go, and somebody types."""
+
+    program = "browsing"
+
+
+class Building(Busy, Terminals):
+    """A compiler is called again and again."""
+
+    program = "building"
+
+
+class Code(Chromium):
+    """VS Code: its server, extension host, language servers and a terminal, in a window of Chromium's."""
+
+    program = "code"
+
+    def __init__(self, test, source):
+        if not os.path.exists(CODE):
+            raise Skip("VS Code is not there (tests/apps/desktop/get-vscode.sh)")
+        super().__init__(test, source)
+
+    def shows(self, selector):
+        """Is there such an element?"""
+        return self.evaluate(":8080", f"document.querySelectorAll('{selector}').length")
+
+    def press(self, *keys):
+        """In its window."""
+        number = self.window("code-server")
+        self.inside("xdotool", "windowactivate", "--sync", number, "key", *keys)
+
+    def write(self, text):
+        """Where its cursor is."""
+        self.keys("code-server", text)
+
+    def settle(self):
+        self.until("no workbench", lambda: self.shows(".explorer-folders-view .monaco-list-row"))
+        self.press("ctrl+p")
+        self.until("no quick open", lambda: self.shows(".quick-input-widget .monaco-inputbox"))
+        self.write("a.js")
+        self.until("no file found", lambda: self.shows(".quick-input-list .monaco-list-row"))
+        self.press("Return")
+        self.until("no editor", lambda: self.shows('[data-uri$="a.js"] .view-line'))
+        self.terminal("n=0; while sleep 0.2; do n=$((n+1)); echo $n >~/loop; done")
+        self.until("no terminal", lambda: self.home("loop"))
+
+    def terminal(self, command):
+        """A new one, in which a command runs."""
+        there = self.shows(".terminal-wrapper")
+        self.press("ctrl+shift+grave")
+        self.until("no new terminal", lambda: self.shows(".terminal-wrapper") > there)
+        self.write(command + "\n")
+
+    def answers(self):
+        return self.evaluate(":8080", "document.title")
+
+    def check(self, when):
+        """The terminal's loop goes on, what is typed comes to the file, a new terminal opens."""
+        self.checks += 1
+        before, text = self.home("loop"), f"check {self.checks} of {self.number}"
+        self.until(f"{when}: the loop stands", lambda: self.home("loop") not in ("", before))
+        self.press("ctrl+1", "ctrl+End")
+        self.write(f"// {text}\n")
+        self.press("ctrl+s")
+        self.until(f"{when}: the editor does not save", lambda: text in self.home("project/a.js"))
+        self.terminal(f"echo {text} >~/terminal; exit")
+        self.until(f"{when}: no new terminal", lambda: self.home("terminal") == text + "\n")
+        expect(not self.shows(".monaco-dialog-box"), f"{when}: a connection was lost")
+
+    def tell(self):
+        """The file has what a check has typed."""
+
+    def told(self):
+        return self.home("project/a.js").split()[-1]
+
+
+class Session(Terminals, Chromium):
+    """Terminals and a browser."""
+
+    program = "session"
+    parts = (Terminals, Chromium)
+
+    def settle(self):
+        for part in self.parts:
+            part.settle(self)
+
+    def answers(self):
+        return all(part.answers(self) for part in self.parts)
+
+    def check(self, when):
+        for part in self.parts:
+            part.check(self, when)
+
+    def tell(self):
+        for part in self.parts:
+            part.tell(self)
+
+    def told(self):
+        told = {part.told(self) for part in self.parts}
+        return told.pop() if len(told) == 1 else str(told)
+
+
+DESKTOPS = {"x": Desktop, "terminals": Terminals, "building": Building, "chromium": Chromium,
+            "browsing": Browsing, "code": Code, "session": Session}

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: MIT
 """Real programs: each saved, killed, restored and checked five times in a row, and each left running."""
 import shutil
+from concurrent import futures
 
-from apps.desktop_app import Chromium, Terminals
+from apps.desktop_app import DESKTOPS
 from apps.nginx_app import Nginx
 from apps.node_app import Node
 from apps.redis_app import Redis
 from apps.services import Service
 from apps.tmux_app import Tmux
 from lib import proc, roundtrip
+from lib.report import expect
 from lib.victim import Victim
 from stages.scenario import directives, settings
 
@@ -19,6 +21,8 @@ AT_WORK = (r"fds \d+ info: .*'pos: ", r"fds \d+ pipe queued")
 # and these more: node's garbage collector maps and unmaps when it likes
 MORE = {"node": (r"^\d+ maps ",)}
 
+# desktops that are not too large for every run
+ALWAYS = ("terminals",)
 
 # each in a container of its own
 SERVICES = ("redis", "postgres", "nginx", "node", "tmux")
@@ -62,18 +66,40 @@ def ignored(context, name):
     return [*AT_WORK, *MORE.get(name, ()), *marked]
 
 
-def desktop(context, test, start, rounds):
+def desktop(context, test, start, rounds, copies):
     """A whole desktop: never the same twice, so it is judged by what it can do. What passes by itself
-    (a connection that is being made) is waited for."""
+    (a connection that is being made) is waited for. At last several copies of it."""
     victim = start(test, context.source)
     victim.check("built")
     for number in range(rounds):
-        image, pids = test.dir / f"image{number}", proc.tree(victim.pid)
-        context.ckpt().dump(test, victim.pid, image, "--patience", "60", *victim.options)
-        proc.wait_gone(pids, 60)
+        image = ended(context, test, victim, f"image{number}")
         victim.pid = context.ckpt().restore(test, image)
         victim.check(f"restored {number}")
         shutil.rmtree(image, ignore_errors=True)
+    branched(context, test, victim, ended(context, test, victim, "image"), copies)
+
+
+def ended(context, test, victim, name):
+    """The image of a desktop that is no more."""
+    image, pids = test.dir / name, proc.tree(victim.pid)
+    context.ckpt().dump(test, victim.pid, image, *victim.dump_options)
+    proc.wait_gone(pids, 60)
+    return image
+
+
+def branched(context, test, victim, image, number):
+    """Its copies, each with a home directory of its own, and all that works checked in all at once; what
+    one is told, no other knows."""
+    prefix = test.dir / "pid"
+    context.ckpt().run(test, "branch", "-D", image, "--copies", number, "--layer", victim.dir / "home",
+                       "--pidfiles", prefix)
+    copies = [victim.copied(int(proc.read(f"{prefix}.{i}")), i) for i in range(1, number + 1)]
+    with futures.ThreadPoolExecutor(number) as pool:
+        list(pool.map(lambda one: one.check(f"copy {one.number}"), copies))
+    for one in copies:
+        one.tell()
+    told = [one.told() for one in copies]
+    expect(told == [str(one.number) for one in copies], f"the copies were told {told}")
 
 
 def tests(context):
@@ -87,11 +113,11 @@ def tests(context):
         yield (f"apps/{name}/leave-running",
                lambda test, start=start, ignore=ignore: roundtrip.leave_running(
                    context.ckpt(), test, start(test), ignore=ignore))
-    desktops = {"terminals": Terminals, **({"chromium": Chromium} if context.apps else {})}
-    count = 10 if context.apps else 1
-    for name, start in desktops.items():
-        yield (f"apps/{name}/{count}-rounds",
-               lambda test, start=start: desktop(context, test, start, count))
+    for name, start in DESKTOPS.items():
+        if context.apps or name in ALWAYS:
+            count = 10 if context.apps and not context.quick else 1
+            yield (f"apps/{name}/{count}-rounds-4-copies",
+                   lambda test, start=start, count=count: desktop(context, test, start, count, 4))
     for name in SERVICES:
         yield (f"apps/{name}-in-a-container/{rounds}-rounds",
                lambda test, name=name: service(context, test, name, rounds))

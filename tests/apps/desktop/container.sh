@@ -29,6 +29,9 @@ if [ "${6:-}" != inside ]; then
 	chmod 700 "$root/run/user/$uid"
 	mount --bind "$kit" "$root/run/kit"
 	mount --bind "$dir/home" "$root/home"
+	# copies (ckpt branch) share what is not their own: of that nothing may be writable
+	mount -o remount,bind,ro "$root"
+	mount -o remount,bind,ro "$root/run/kit"
 	cd "$root"
 	# not chroot: there the kernel refuses user namespaces, and every sandbox needs one
 	pivot_root . tmp/.old

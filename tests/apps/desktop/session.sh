@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # The session of the container's user: bus, X server, window manager, web server, and one program.
-#	session.sh term|chromium
+#	session.sh x|term|building|chromium|browsing|code|session
 set -u
 cd "$HOME" || exit 1
 export DBUS_SESSION_BUS_ADDRESS=unix:path=$XDG_RUNTIME_DIR/bus
@@ -23,6 +23,10 @@ Xvfb "$DISPLAY" -screen 0 1280x900x24 -nolisten tcp -ac -noreset &
 until_true xdpyinfo
 openbox &
 
+x() {
+	:
+}
+
 term() {
 	local tmux=(tmux -L desk -f /dev/null)
 
@@ -41,18 +45,78 @@ term() {
 	"${tmux[@]}" select-window -t main:sh
 }
 
-chromium() {
-	python3 -u /run/kit/server.py 8000 &
-	until_true answers 8000
+browser() {
 	/usr/lib/chromium/chromium --user-data-dir="$HOME/profile" \
 		--no-first-run --no-default-browser-check --disable-gpu --disable-quic \
 		--disable-background-networking --disable-component-update --disable-sync \
 		--password-store=basic --window-size=1200,820 --window-position=20,20 \
 		--disable-renderer-backgrounding --disable-background-timer-throttling \
 		--disable-backgrounding-occluded-windows \
-		--remote-debugging-port=9222 '--remote-allow-origins=*' \
-		'http://127.0.0.1:8000/page.html?p=c' 'http://127.0.0.1:8000/page.html?p=b' \
+		--remote-debugging-port=9222 '--remote-allow-origins=*' "$@"
+}
+
+chromium() {
+	python3 -u /run/kit/server.py 8000 &
+	until_true answers 8000
+	browser 'http://127.0.0.1:8000/page.html?p=c' 'http://127.0.0.1:8000/page.html?p=b' \
 		'http://127.0.0.1:8000/page.html?p=a' &
+}
+
+# Does something again and again, and counts, until there is a file `quiet`; then until there is none.
+again() {
+	local n=0
+
+	while :; do
+		while [ -e quiet ]; do
+			echo "$(cat quiet): $n" >rests.new && mv rests.new rests
+			sleep 0.1
+		done
+		"$@" && n=$((n + 1))
+		echo "$n" >count.new && mv count.new count
+	done
+}
+
+browse() {
+	python3 /run/kit/ask.py open 'http://localhost:8000/page.html?p=new'
+	xdotool type --delay 5 'somebody types'
+	python3 /run/kit/ask.py close 'p=new'
+}
+
+browsing() {
+	chromium
+	again browse &
+}
+
+build() {
+	cc -o hello hello.c
+}
+
+building() {
+	term
+	printf 'int main(void) { return 0; }\n' >hello.c
+	again build &
+}
+
+code() {
+	local settings=$HOME/.local/share/code-server/User/settings.json
+
+	mkdir -p project "$(dirname "$settings")"
+	printf 'function f(x) { return x + 1 }\n' >project/a.js
+	cat >"$settings" <<-'EOF'
+		{"telemetry.telemetryLevel": "off", "workbench.startupEditor": "none", "update.mode": "none",
+		"security.workspace.trust.enabled": false, "extensions.autoCheckUpdates": false,
+		"typescript.disableAutomaticTypeAcquisition": true, "editor.autoClosingBrackets": "never",
+		"workbench.secondarySideBar.defaultVisibility": "hidden"}
+	EOF
+	node /opt/ckpt-vscode/node_modules/code-server/out/node/entry.js --auth none --disable-telemetry \
+		--disable-update-check --bind-addr 127.0.0.1:8080 "$HOME/project" &
+	until_true answers 8080
+	browser --app="http://127.0.0.1:8080/?folder=$HOME/project" &
+}
+
+session() {
+	term
+	chromium
 }
 
 "$1"
