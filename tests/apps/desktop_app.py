@@ -280,7 +280,7 @@ class Chromium(Desktop):
 
 
 class Busy:
-    """A desktop that has more to do while nobody looks: what session.sh does until there is a file `quiet`."""
+    """A desktop with more to do while nobody looks: session.sh does it until there is a file `quiet`."""
 
     def check(self, when):
         """At rest everything is as it is without, and more was done than at the last rest."""
