@@ -14,7 +14,7 @@
 #define STACK_SIZE  (256u << 10)
 
 struct loop {
-	size_t n, next;
+	size_t n, next, chunk;
 	int (*fn)(void *arg, size_t i, struct ckpt_error *err);
 	void *arg;
 	pthread_mutex_t lock; /* for what follows */
@@ -39,11 +39,11 @@ static void note_failure(struct loop *l, size_t i, int r, const struct ckpt_erro
 static void work(struct loop *l)
 {
 	for (;;) {
-		size_t from = __atomic_fetch_add(&l->next, CHUNK, __ATOMIC_RELAXED);
+		size_t from = __atomic_fetch_add(&l->next, l->chunk, __ATOMIC_RELAXED);
 
 		if (from >= l->n || from > __atomic_load_n(&l->failed, __ATOMIC_RELAXED))
 			return;
-		for (size_t i = from; i < l->n && i < from + CHUNK; i++) {
+		for (size_t i = from; i < l->n && i < from + l->chunk; i++) {
 			struct ckpt_error why = { 0 };
 			int r = l->fn(l->arg, i, &why);
 
@@ -61,11 +61,11 @@ static void *work_in_thread(void *arg)
 	return NULL;
 }
 
-static size_t count_threads(size_t n)
+static size_t count_threads(size_t n, size_t chunk)
 {
 	cpu_set_t set;
 	size_t cpus = sched_getaffinity(0, sizeof(set), &set) ? 1 : (size_t)CPU_COUNT(&set);
-	size_t useful = n / (2 * CHUNK);
+	size_t useful = n / (2 * chunk);
 
 	if (cpus > MAX_THREADS)
 		cpus = MAX_THREADS;
@@ -92,11 +92,14 @@ static size_t start(pthread_t *threads, size_t n, struct loop *l)
 	return started;
 }
 
-int ckpt_parallel(size_t n, int (*fn)(void *arg, size_t i, struct ckpt_error *err), void *arg,
-		  struct ckpt_error *err)
+int ckpt_parallel_by(size_t n, size_t portion,
+		     int (*fn)(void *arg, size_t i, struct ckpt_error *err), void *arg,
+		     struct ckpt_error *err)
 {
-	struct loop l = { .n = n, .fn = fn, .arg = arg, .failed = (size_t)-1, .err = err };
-	size_t wanted = count_threads(n), started = 0;
+	struct loop l = {
+		.n = n, .chunk = portion, .fn = fn, .arg = arg, .failed = (size_t)-1, .err = err
+	};
+	size_t wanted = count_threads(n, portion), started = 0;
 	pthread_t threads[MAX_THREADS];
 
 	pthread_mutex_init(&l.lock, NULL);
@@ -107,4 +110,10 @@ int ckpt_parallel(size_t n, int (*fn)(void *arg, size_t i, struct ckpt_error *er
 		pthread_join(threads[--started], NULL);
 	pthread_mutex_destroy(&l.lock);
 	return l.result;
+}
+
+int ckpt_parallel(size_t n, int (*fn)(void *arg, size_t i, struct ckpt_error *err), void *arg,
+		  struct ckpt_error *err)
+{
+	return ckpt_parallel_by(n, CHUNK, fn, arg, err);
 }

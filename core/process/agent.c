@@ -31,9 +31,8 @@
 
 #define STOP_TIMEOUT_MS 3000
 #define RED_ZONE	128
-#define XSTATE_ROOM	(16u << 10) /* AMX makes it 11 KiB */
-#define SHORT_WAIT	16	    /* yields before it is worth sleeping */
-#define SCRIPT_PATIENCE 600	    /* seconds that one portion of a script may take */
+#define SHORT_WAIT	16  /* yields before it is worth sleeping */
+#define SCRIPT_PATIENCE 600 /* seconds that one portion of a script may take */
 
 static long futex(uint32_t *word, int op, uint32_t val, const struct timespec *timeout)
 {
@@ -124,11 +123,13 @@ static int fill_exit(struct ckpt_agent *a, const struct gadgets *g, bool last,
 		     struct ckpt_error *err)
 {
 	struct agent_exit *x = &a->seat->exit;
-	int r = read_xstate(a, err);
+	/* of one thread it is known: who enters first was chosen by it */
+	int r = a->xstate ? 0 : read_xstate(a, err);
 
 	if (r)
 		return r;
-	if (sizeof(struct agent_seat) + FRAME_CONTEXT_SIZE + a->frame_len + 16 > a->seg->seat_size)
+	if (sizeof(struct agent_seat) + FRAME_CONTEXT_SIZE + a->frame_len + FRAME_XSTATE_EXTRA >
+	    a->seg->seat_size)
 		return ckpt_fail(err, E2BIG, "thread %d: extended state of %zu bytes",
 				 (int)a->th->tid, a->frame_len);
 	x->sp = a->th->regs.rsp;
@@ -339,6 +340,12 @@ static struct segment_users users_of(const struct task_node *t)
 	return users;
 }
 
+/* The kernel tells of all threads as much state as the processor may have, used or not. */
+static uint32_t frame_room(const struct task_node *t)
+{
+	return FRAME_CONTEXT_SIZE + (uint32_t)t->first->xstate_len + FRAME_XSTATE_EXTRA;
+}
+
 /* What a task's agent needs, before any of its threads is touched. */
 static int prepare_task(struct task_node *t, struct ckpt_error *err)
 {
@@ -358,8 +365,8 @@ static int prepare_task(struct task_node *t, struct ckpt_error *err)
 	if (!r)
 		r = choose_first(t, maps, err);
 	if (!r)
-		r = segment_new(&t->ps->keeper, count_stopped(t), FRAME_CONTEXT_SIZE + XSTATE_ROOM,
-				&users, &t->seg, err);
+		r = segment_new(&t->ps->keeper, count_stopped(t), frame_room(t), &users, &t->seg,
+				err);
 	if (!r)
 		r = find_gap(maps, t->seg->length, &t->seg->addr, err);
 	return r ? r : rescue_prepare(t, err);
@@ -512,8 +519,6 @@ int proc_agents_in(struct proc_set *ps, struct ckpt_error *err)
 	enter(list, n, &why);
 	for (; alone < ps->n; alone++)
 		enter(&list[alone], 1, &why);
-	/* signal masks, the state, and what scripts will touch */
-	ps->phase++;
 	if (why.err)
 		*err = why;
 	return -why.err;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <ckpt/cleanup.h>
+#include <ckpt/parallel.h>
 
 #include "engine/run.h"
 #include "process/ns.h"
@@ -20,6 +21,9 @@
 
 /* The kernel nests user and pid namespaces 32 deep. */
 #define MAX_DEPTH 64
+
+/* Each has eight links, or ten. */
+#define THREADS_A_PORTION 4
 
 static struct ckpt_ns *add(struct ns_table *t, int *fd, enum ckpt_ns_type type, unsigned depth,
 			   struct ckpt_error *err);
@@ -123,23 +127,55 @@ static int by_pidfd(const struct ckpt_thread *th)
 	return fd < 0 ? -errno : ioctl(fd, PIDFD_GET_PID_FOR_CHILDREN_NAMESPACE, 0);
 }
 
-static int look(struct ns_table *t, const struct ckpt_thread *th, pid_t tid, const struct link *l,
-		struct ckpt_ns **out, struct ckpt_error *err)
+/* What one thread's links say, as numbers of nsfs; 0: to be asked again, one by one. */
+struct found {
+	const struct ckpt_thread *th;
+	uint64_t ino[CKPT_ARRAY_SIZE(links)];
+};
+
+/*
+ * All threads of a process are in the same user and pid namespace: the kernel lets neither
+ * change while there are several.
+ */
+static bool is_common(const struct link *l)
+{
+	return l->zombie;
+}
+
+static int read_links(void *arg, size_t i, struct ckpt_error *err)
+{
+	struct found *f = (struct found *)arg + i;
+	const struct ckpt_task *task = f->th->task;
+
+	(void)err;
+	for (size_t k = 0; k < CKPT_ARRAY_SIZE(links); k++) {
+		char path[64], text[64];
+		unsigned long long ino;
+		ssize_t len;
+
+		if (is_common(&links[k]) && f->th->tid != task->pid)
+			continue;
+		snprintf(path, sizeof(path), "task/%d/ns/%s", (int)f->th->tid, links[k].name);
+		len = readlinkat(task->procfd, path, text, sizeof(text) - 1);
+		text[len < 0 ? 0 : len] = 0;
+		if (len > 0 && sscanf(strchrnul(text, ':'), ":[%llu]", &ino) == 1)
+			f->ino[k] = ino;
+	}
+	return 0;
+}
+
+static int look(struct ns_table *t, const struct ckpt_thread *th, const struct link *l,
+		uint64_t ino, struct ckpt_ns **out, struct ckpt_error *err)
 {
 	const struct ckpt_task *task = th->task;
 	CKPT_AUTO_FD int fd = -1;
-	char path[64], text[64];
-	unsigned long long ino;
-	ssize_t len;
+	char path[64];
 
-	snprintf(path, sizeof(path), "task/%d/ns/%s", (int)tid, l->name);
-	len = readlinkat(task->procfd, path, text, sizeof(text) - 1);
-	text[len < 0 ? 0 : len] = 0;
-	if (len > 0 && sscanf(strchrnul(text, ':'), ":[%llu]", &ino) == 1)
-		*out = ns_find(t, l->type, ino);
+	*out = ino ? ns_find(t, l->type, ino) : NULL;
 	if (*out)
 		return 0;
-	fd = len < 0 ? -1 : openat(task->procfd, path, O_RDONLY | O_CLOEXEC);
+	snprintf(path, sizeof(path), "task/%d/ns/%s", (int)th->tid, l->name);
+	fd = openat(task->procfd, path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0 && errno == ENOENT && l->at == offsetof(struct ckpt_ns_seat, pid_for_children))
 		fd = by_pidfd(th);
 	if (fd < 0)
@@ -149,9 +185,11 @@ static int look(struct ns_table *t, const struct ckpt_thread *th, pid_t tid, con
 	return *out ? 0 : -err->err;
 }
 
-static int one_thread(struct proc_set *ps, const struct ckpt_thread *th, struct ckpt_ns_seat *seat,
-		      struct ckpt_error *err)
+/* `first`: the seat of the first living thread of the process, or NULL. */
+static int one_thread(struct proc_set *ps, const struct found *f, const struct ckpt_ns_seat *first,
+		      struct ckpt_ns_seat *seat, struct ckpt_error *err)
 {
+	const struct ckpt_thread *th = f->th;
 	struct ns_table *t = ps->ns;
 	struct ckpt_task *task = th->task;
 	bool dead = th->dead || task->zombie;
@@ -161,12 +199,16 @@ static int one_thread(struct proc_set *ps, const struct ckpt_thread *th, struct 
 		struct ckpt_ns *own = *slot(&t->own, l), **s = slot(seat, l);
 		struct ckpt_error why = { 0 };
 
+		if (first && is_common(l)) {
+			*s = *(struct ckpt_ns *const *)((const char *)first + l->at);
+			continue;
+		}
 		/* a kernel without that type */
 		if (!own->ino || (dead && !l->zombie)) {
 			*s = own;
 			continue;
 		}
-		if (look(t, th, th->tid, l, s, &why)) {
+		if (look(t, th, l, f->ino[i], s, &why)) {
 			bool gone = why.err == ENOENT || why.err == ESRCH;
 
 			if (!gone || (!ps->run->live && !dead)) {
@@ -181,12 +223,10 @@ static int one_thread(struct proc_set *ps, const struct ckpt_thread *th, struct 
 	return 0;
 }
 
-/* The seats of one task; all alike are kept as one. */
-static int one_task(struct proc_set *ps, struct task_node *node, struct ckpt_error *err)
+/* The seats of one task, whose threads' links are at `found`; all alike are kept as one. */
+static int one_task(struct proc_set *ps, const struct ckpt_task *task, const struct found *found,
+		    struct ckpt_error *err)
 {
-	const struct ckpt_task *task = &node->pub;
-	/* a zombie may be known without a thread */
-	struct ckpt_thread self = { .task = &node->pub, .tid = task->pid };
 	size_t n = task->n_threads ? task->n_threads : 1, alive = 0;
 	struct ns_task *seats = ns_append_task(ps->ns, task->id, n, err);
 	bool alike = true;
@@ -196,12 +236,12 @@ static int one_task(struct proc_set *ps, struct task_node *node, struct ckpt_err
 	while (alive + 1 < task->n_threads && task->threads[alive]->dead)
 		alive++;
 	for (size_t k = 0; k < n; k++) {
-		const struct ckpt_thread *th = task->n_threads ? task->threads[k] : &self;
-		int r = one_thread(ps, th, &seats->seats[k], err);
+		const struct ckpt_ns_seat *first = k > alive ? &seats->seats[alive] : NULL;
+		int r = one_thread(ps, &found[k], first, &seats->seats[k], err);
 
 		if (r)
 			return r;
-		if (k > alive && !th->dead)
+		if (k > alive && !found[k].th->dead)
 			alike &= !memcmp(&seats->seats[alive], &seats->seats[k],
 					 sizeof(*seats->seats));
 	}
@@ -214,11 +254,33 @@ static int one_task(struct proc_set *ps, struct task_node *node, struct ckpt_err
 
 int proc_scan_namespaces(struct proc_set *ps, struct ckpt_error *err)
 {
-	for (size_t i = 0; i < ps->n; i++) {
-		int r = one_task(ps, ps->tasks[i], err);
+	/* a zombie may be known without a thread */
+	CKPT_AUTO_FREE struct ckpt_thread *selves = calloc(ps->n + 1, sizeof(*selves));
+	CKPT_AUTO_FREE struct found *found = NULL;
+	size_t n = 0, at = 0;
+	int r;
 
-		if (r)
-			return r;
+	for (size_t i = 0; i < ps->n; i++)
+		n += ps->tasks[i]->pub.n_threads ? ps->tasks[i]->pub.n_threads : 1;
+	found = calloc(n + 1, sizeof(*found));
+	if (!found || !selves)
+		return ckpt_fail_sys(err, ENOMEM, "namespaces of %zu threads", n);
+	for (size_t i = 0; i < ps->n; i++) {
+		struct ckpt_task *t = &ps->tasks[i]->pub;
+
+		selves[i] = (struct ckpt_thread){ .task = t, .tid = t->pid };
+		if (!t->n_threads)
+			found[at++].th = &selves[i];
+		for (size_t k = 0; k < t->n_threads; k++)
+			found[at++].th = t->threads[k];
 	}
-	return 0;
+	r = ckpt_parallel_by(n, THREADS_A_PORTION, read_links, found, err);
+	at = 0;
+	for (size_t i = 0; i < ps->n && !r; i++) {
+		const struct ckpt_task *t = &ps->tasks[i]->pub;
+
+		r = one_task(ps, t, &found[at], err);
+		at += t->n_threads ? t->n_threads : 1;
+	}
+	return r;
 }

@@ -20,6 +20,9 @@
 #include "process/set.h"
 #include "process/uapi.h"
 
+/* Of each two files are read ahead. */
+#define THREADS_A_PORTION 8
+
 int ckpt_end_child(pid_t pid)
 {
 	if (INSIST(kill(pid, SIGKILL)) && errno != ESRCH)
@@ -35,34 +38,74 @@ static int fail_read(const struct ckpt_task *t, const char *path, int e, struct 
 			     path);
 }
 
-static ssize_t read_text(const struct ckpt_task *t, const char *path, char **out,
+/*
+ * `single`: the file is one record, which the kernel gives whole or fills the buffer with, so
+ * that no second read(2) is needed to see its end. Most texts are short, and fresh memory costs
+ * more than they do: what is kept has their size.
+ */
+static ssize_t read_text(const struct ckpt_task *t, const char *path, bool single, char **out,
 			 struct ckpt_error *err)
 {
 	CKPT_AUTO_FD int fd = openat(t->procfd, path, O_RDONLY | O_CLOEXEC);
-	CKPT_AUTO_FREE char *buf = NULL;
-	size_t cap = 2048, len = 0;
+	CKPT_AUTO_FREE char *heap = NULL;
+	char first[4096], *buf = first;
+	size_t cap = sizeof(first), len = 0;
+	ssize_t n;
 
 	if (fd < 0)
 		return fail_read(t, path, errno, err);
-	for (;;) {
-		char *bigger = realloc(buf, cap + 1);
-		ssize_t n;
+	while ((n = read(fd, buf + len, cap - len)) != 0) {
+		char *bigger;
 
-		if (!bigger)
-			return fail_read(t, path, ENOMEM, err);
-		buf = bigger;
-		n = read(fd, buf + len, cap - len);
 		if (n < 0)
 			return fail_read(t, path, errno, err);
-		if (n == 0)
-			break;
 		len += (size_t)n;
-		if (len == cap)
-			cap *= 2;
+		if (len < cap && single)
+			break;
+		if (len < cap)
+			continue;
+		bigger = realloc(heap, cap * 2);
+		if (!bigger)
+			return fail_read(t, path, ENOMEM, err);
+		if (!heap)
+			memcpy(bigger, first, len);
+		heap = buf = bigger;
+		cap *= 2;
 	}
-	buf[len] = '\0';
-	*out = ckpt_steal_ptr(&buf);
+	*out = malloc(len + 1);
+	if (!*out)
+		return fail_read(t, path, ENOMEM, err);
+	memcpy(*out, buf, len);
+	(*out)[len] = '\0';
 	return (ssize_t)len;
+}
+
+static int by_tid(const void *tid, const void *thread)
+{
+	pid_t a = *(const pid_t *)tid, b = (*(struct ckpt_thread *const *)thread)->tid;
+
+	return (a > b) - (a < b);
+}
+
+/* The thread that a path below /proc/PID speaks of, and what follows of the path. NULL: none. */
+static struct ckpt_thread *thread_of(const struct ckpt_task *t, const char **path)
+{
+	struct ckpt_thread **found;
+	char *end;
+	pid_t tid;
+
+	if (!t->n_threads || strncmp(*path, "task/", 5) != 0)
+		return t->n_threads ? t->threads[0] : NULL;
+	tid = (pid_t)strtol(*path + 5, &end, 10);
+	if (*end != '/')
+		return NULL;
+	*path = end + 1;
+	if (tid == t->pid)
+		return t->threads[0];
+	/* the others are sorted once the task stands still */
+	found = bsearch(&tid, t->threads + 1, t->n_threads - 1, sizeof(struct ckpt_thread *),
+			by_tid);
+	return found ? *found : NULL;
 }
 
 /*
@@ -72,43 +115,82 @@ static ssize_t read_text(const struct ckpt_task *t, const char *path, char **out
 static struct kept_text *place_of(const struct ckpt_task *t, const char *path)
 {
 	struct task_node *node = node_of(t);
-	pid_t tid = t->pid;
-	int end = 0;
+	struct ckpt_thread *th;
 
 	if (!node->ps->phase)
 		return NULL;
 	if (!strcmp(path, "stat"))
 		return &node->stat;
-	if (strcmp(path, "status") != 0 &&
-	    (sscanf(path, "task/%d/status%n", &tid, &end) != 1 || !end || path[end]))
+	th = thread_of(t, &path);
+	if (!th)
 		return NULL;
-	for (size_t i = 0; i < t->n_threads; i++)
-		if (t->threads[i]->tid == tid)
-			return &t->threads[i]->agent->status;
-	return NULL;
+	return !strcmp(path, "status")	 ? &th->agent->status
+	       : !strcmp(path, "cgroup") ? &th->agent->cgroup
+					 : NULL;
+}
+
+/* Read what is kept, if that was not done in this phase. */
+static ssize_t keep(const struct ckpt_task *t, const char *path, struct kept_text *k,
+		    struct ckpt_error *err)
+{
+	ssize_t n;
+
+	if (k->text && k->phase == node_of(t)->ps->phase)
+		return (ssize_t)k->len;
+	free(ckpt_steal_ptr(&k->text));
+	n = read_text(t, path, true, &k->text, err);
+	if (n < 0)
+		return n;
+	k->len = (size_t)n;
+	k->phase = node_of(t)->ps->phase;
+	return n;
 }
 
 ssize_t ckpt_proc_read(const struct ckpt_task *t, const char *path, char **out,
 		       struct ckpt_error *err)
 {
 	struct kept_text *k = place_of(t, path);
-	ssize_t n;
+	ssize_t n = k ? keep(t, path, k, err) : read_text(t, path, false, out, err);
 
-	if (!k)
-		return read_text(t, path, out, err);
-	if (!k->text || k->phase != node_of(t)->ps->phase) {
-		free(ckpt_steal_ptr(&k->text));
-		n = read_text(t, path, &k->text, err);
-		if (n < 0)
-			return n;
-		k->len = (size_t)n;
-		k->phase = node_of(t)->ps->phase;
-	}
+	if (n < 0 || !k)
+		return n;
 	*out = malloc(k->len + 1);
 	if (!*out)
 		return fail_read(t, path, ENOMEM, err);
 	memcpy(*out, k->text, k->len + 1);
-	return (ssize_t)k->len;
+	return n;
+}
+
+/* What is missing is read again, by whoever wants it. */
+static int read_ahead(void *arg, size_t i, struct ckpt_error *err)
+{
+	struct ckpt_thread *th = ((struct ckpt_thread **)arg)[i];
+	struct ckpt_error ignored = { 0 };
+	char path[40];
+
+	(void)err;
+	snprintf(path, sizeof(path), "task/%d/status", (int)th->tid);
+	keep(th->task, path, &th->agent->status, &ignored);
+	snprintf(path, sizeof(path), "task/%d/cgroup", (int)th->tid);
+	keep(th->task, path, &th->agent->cgroup, &ignored);
+	return 0;
+}
+
+int proc_read_ahead(struct proc_set *ps, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE struct ckpt_thread **list = NULL;
+	size_t n = 0;
+
+	for (size_t i = 0; i < ps->n; i++)
+		n += ps->tasks[i]->pub.n_threads;
+	list = calloc(n + 1, sizeof(struct ckpt_thread *));
+	if (!list)
+		return ckpt_fail_sys(err, ENOMEM, "%zu threads", n);
+	n = 0;
+	for (size_t i = 0; i < ps->n; i++)
+		for (size_t k = 0; k < ps->tasks[i]->pub.n_threads; k++)
+			list[n++] = ps->tasks[i]->pub.threads[k];
+	return ckpt_parallel_by(n, THREADS_A_PORTION, read_ahead, list, err);
 }
 
 ssize_t ckpt_proc_link(const struct ckpt_task *t, const char *path, char *buf, size_t size,

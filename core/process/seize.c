@@ -380,9 +380,10 @@ int proc_seize(struct proc_set *ps, pid_t root, struct ckpt_error *err)
 {
 	int r = take_root(ps, root, err);
 
-	if (!r)
-		ps->phase = 1;
-	return r;
+	if (r)
+		return r;
+	ps->phase = 1;
+	return proc_read_ahead(ps, err);
 }
 
 /* ---- letting go -------------------------------------------------------------------- */

@@ -53,6 +53,7 @@ void set_drop_thread(struct task_node *t)
 		free((void *)th->agent->final->xstate);
 	free(th->agent->final);
 	free(th->agent->status.text);
+	free(th->agent->cgroup.text);
 	free(th->agent->xstate);
 	free(th->agent);
 	free(th);

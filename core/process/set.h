@@ -49,9 +49,9 @@ struct ckpt_agent {
 	uint64_t word_at, word;	      /* what the way in overwrote, below the red zone */
 	void *xstate;		      /* dump: its own, read before the agent came; owned */
 	size_t xstate_len;
-	size_t frame_len;	  /* the part of it that a signal frame holds */
-	struct ckpt_final *final; /* restore; owned */
-	struct kept_text status;  /* dump: /proc/PID/task/TID/status */
+	size_t frame_len;		 /* the part of it that a signal frame holds */
+	struct ckpt_final *final;	 /* restore; owned */
+	struct kept_text status, cgroup; /* dump: below /proc/PID/task/TID */
 };
 
 /* restore: a descriptor table, of one task or of several that share it. */
@@ -183,6 +183,8 @@ int call_end(struct ckpt_agent *a, struct user_regs_struct *regs, struct ckpt_er
 /* procfs.c */
 /* By pidfd, so that it never meets a stranger under a reused number. */
 int signal_task(const struct ckpt_task *t, int sig);
+/* Read of all threads what plugins will ask for, by all processors. */
+int proc_read_ahead(struct proc_set *ps, struct ckpt_error *err);
 /* Read the extended state of a stopped thread into a->xstate. */
 int read_xstate(struct ckpt_agent *a, struct ckpt_error *err);
 

@@ -15,6 +15,7 @@ struct survey {
 	struct ckpt_run *run;
 	struct pid_nsmap map;
 	char *own_cgroup;
+	int self; /* who traces the tree */
 };
 
 static void survey_free(struct survey *s)
@@ -48,6 +49,7 @@ static int survey_init(struct survey *s, struct ckpt_error *err)
 
 	if (r < 0)
 		return r;
+	s->self = (int)syscall(SYS_gettid);
 	return read_self("/proc/self/cgroup", &s->own_cgroup, err);
 }
 
@@ -214,7 +216,7 @@ static int thread_status(struct survey *s, const struct ckpt_thread *th, struct 
 		       false);
 	}
 	tracer = ckpt_proc_field(text, "TracerPid", value, sizeof(value)) < 0 ? 0 : atoi(value);
-	if (tracer && tracer != (int)syscall(SYS_gettid)) {
+	if (tracer && tracer != s->self) {
 		snprintf(object, sizeof(object), "thread %d traced by %d", th->tid, tracer);
 		refuse(s, th->task, "traced", object, "traced tasks cannot be saved",
 		       "detach the tracer", true);

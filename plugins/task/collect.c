@@ -268,7 +268,7 @@ static int from_proc(struct ckpt_run *run, struct ckpt_thread *th, Ckpt__Task__T
 	if (rec->personality & PER_MASK)
 		task_refuse(run, t, "personality", "execution domain",
 			    "only PER_LINUX is supported", "run it without setarch(8)");
-	if (rec->personality != (uint32_t)personality(0xffffffff) &&
+	if (rec->personality != ((struct task_state *)ckpt_state(run))->own_personality &&
 	    !task_want(run, TASK_PERSONALITY, t, "personality"))
 		rec->personality = 0;
 	if (task_want(run, TASK_COMM, t, "name"))
@@ -299,7 +299,7 @@ static int one(struct ckpt_run *run, struct ckpt_thread *th, uint32_t index, str
 	if (r == 0)
 		r = task_sched_read(run, th, &p.sched, err);
 	rec.scheduling = &p.sched.msg;
-	if (r == 0 && task_has_own_place(th) &&
+	if (r == 0 && task_has_own_place(ckpt_state(run), th) &&
 	    ckpt_feature_on(run, task_features[TASK_THREAD_FS].name)) {
 		r = task_place_read(run, th, &p.place, err);
 		rec.place = &p.place.msg;

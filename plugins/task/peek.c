@@ -49,15 +49,8 @@ static int queue(pid_t tid, uint32_t flags, siginfo_t **out, size_t *n, struct c
 }
 
 /* A signal can be pending without an entry, when RLIMIT_SIGPENDING was exhausted. */
-static int bare_signals(const char *status, const char *key, siginfo_t **list, size_t *n,
-			struct ckpt_error *err)
+static int bare_signals(uint64_t mask, siginfo_t **list, size_t *n, struct ckpt_error *err)
 {
-	char text[32];
-	uint64_t mask;
-
-	if (ckpt_proc_field(status, key, text, sizeof(text)) < 0)
-		return ckpt_fail(err, EINVAL, "/proc status: no %s", key);
-	mask = strtoull(text, NULL, 16);
 	for (size_t i = 0; i < *n; i++)
 		mask &= ~(1ULL << ((*list)[i].si_signo - 1));
 	for (int sig = 1; sig <= TASK_N_SIGNALS; sig++) {
@@ -89,23 +82,43 @@ static void drop_unblockable(struct task_peek *p, siginfo_t *list, size_t *n)
 	*n = kept;
 }
 
+/* The signals that a set of this status has. */
+static int pending(const char *status, const char *key, uint64_t *set, struct ckpt_error *err)
+{
+	char text[32];
+
+	if (ckpt_proc_field(status, key, text, sizeof(text)) < 0)
+		return ckpt_fail(err, EINVAL, "/proc status: no %s", key);
+	*set = strtoull(text, NULL, 16);
+	return 0;
+}
+
+/* One queue: its entries, then what has none. One of which no bit is set is empty. */
+static int signals_of(const struct ckpt_thread *th, const char *status, const char *key,
+		      uint32_t flags, siginfo_t **list, size_t *n, struct ckpt_error *err)
+{
+	uint64_t set = 0;
+	int r = pending(status, key, &set, err);
+
+	if (r == 0 && set)
+		r = queue(th->tid, flags, list, n, err);
+	return r < 0 || !set ? r : bare_signals(set, list, n, err);
+}
+
 static int signals(const struct ckpt_thread *th, bool leader, struct task_peek *p,
 		   struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE char *text = NULL;
 	char path[64];
-	int r = queue(th->tid, 0, &p->own, &p->n_own, err);
+	int r;
 
-	if (r == 0 && leader)
-		r = queue(th->tid, PTRACE_PEEKSIGINFO_SHARED, &p->shared, &p->n_shared, err);
-	if (r < 0)
-		return r;
 	task_path(path, sizeof(path), th, "status");
 	if (ckpt_proc_read(th->task, path, &text, err) < 0)
 		return -err->err;
-	r = bare_signals(text, "SigPnd", &p->own, &p->n_own, err);
+	r = signals_of(th, text, "SigPnd", 0, &p->own, &p->n_own, err);
 	if (r == 0 && leader)
-		r = bare_signals(text, "ShdPnd", &p->shared, &p->n_shared, err);
+		r = signals_of(th, text, "ShdPnd", PTRACE_PEEKSIGINFO_SHARED, &p->shared,
+			       &p->n_shared, err);
 	drop_unblockable(p, p->own, &p->n_own);
 	drop_unblockable(p, p->shared, &p->n_shared);
 	return r;

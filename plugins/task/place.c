@@ -32,10 +32,49 @@ static int kcmp_fs(pid_t a, pid_t b)
 	return r < 0 ? -errno : (int)r;
 }
 
-bool task_has_own_place(const struct ckpt_thread *th)
+static int by_tid(const void *a, const void *b)
+{
+	pid_t x = *(const pid_t *)a, y = *(const pid_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+static bool has_own(const struct ckpt_thread *th)
 {
 	return th->tid != th->task->pid && !th->dead && !th->task->threads[0]->dead &&
 	       kcmp_fs(th->task->pid, th->tid) > 0;
+}
+
+bool task_has_own_place(const struct task_state *st, const struct ckpt_thread *th)
+{
+	return st->n_own_place &&
+	       bsearch(&th->tid, st->own_place, st->n_own_place, sizeof(*st->own_place), by_tid);
+}
+
+/* Threads are many, and asking about each costs some microseconds: once a run. */
+static int find_own_places(struct ckpt_run *run, struct task_state *st)
+{
+	size_t cap = 0;
+
+	/* what a running tree told may have changed */
+	if (st->own_place && !ckpt_is_live(run))
+		return 0;
+	for (size_t i = 0; i < ckpt_task_count(run); i++)
+		cap += ckpt_task_at(run, i)->n_threads;
+	free(st->own_place);
+	st->n_own_place = 0;
+	st->own_place = calloc(cap + 1, sizeof(*st->own_place));
+	if (!st->own_place)
+		return -ENOMEM;
+	for (size_t i = 0; i < ckpt_task_count(run); i++) {
+		const struct ckpt_task *t = ckpt_task_at(run, i);
+
+		for (size_t k = 1; k < t->n_threads && !t->zombie; k++)
+			if (has_own(t->threads[k]))
+				st->own_place[st->n_own_place++] = t->threads[k]->tid;
+	}
+	qsort(st->own_place, st->n_own_place, sizeof(*st->own_place), by_tid);
+	return 0;
 }
 
 /* ---- survey ------------------------------------------------------------------------- */
@@ -187,18 +226,20 @@ static void refuse_shared(struct ckpt_run *run, const struct holder *first, cons
 
 static int list_holders(struct ckpt_run *run, struct holder **out, size_t *n)
 {
-	size_t cap = 0;
+	struct ckpt_error ignored = { 0 };
+	struct task_state *st = task_state(run, &ignored);
+	int r = st ? find_own_places(run, st) : -ENOMEM;
 
-	for (size_t i = 0; i < ckpt_task_count(run); i++)
-		cap += ckpt_task_at(run, i)->n_threads + 1;
-	*out = calloc(cap + 1, sizeof(**out));
+	if (r < 0)
+		return r;
+	*out = calloc(ckpt_task_count(run) + st->n_own_place + 1, sizeof(**out));
 	if (!*out)
 		return -ENOMEM;
 	for (size_t i = 0; i < ckpt_task_count(run); i++) {
 		const struct ckpt_task *t = ckpt_task_at(run, i);
 
 		for (size_t k = 0; k < t->n_threads && !t->zombie; k++)
-			if (k ? task_has_own_place(t->threads[k]) : !t->threads[0]->dead)
+			if (k ? task_has_own_place(st, t->threads[k]) : !t->threads[0]->dead)
 				(*out)[(*n)++] = (struct holder){ t, t->threads[k]->tid };
 	}
 	return 0;

@@ -37,8 +37,11 @@ static int read_all(pid_t tid, struct task_sched *out, struct ckpt_error *err)
 	ckpt__task__scheduling__init(m);
 	if (syscall(SYS_sched_getattr, tid, &attr, sizeof(attr), 0) < 0)
 		return ckpt_fail_sys(err, errno, "thread %d: sched_getattr(2)", tid);
+	/* one of real time keeps its nice value for later, and only getpriority(2) tells it */
 	errno = 0;
-	nice = getpriority(PRIO_PROCESS, (id_t)tid);
+	nice = attr.policy == SCHED_FIFO || attr.policy == SCHED_RR
+		       ? getpriority(PRIO_PROCESS, (id_t)tid)
+		       : attr.nice;
 	if (errno)
 		return ckpt_fail_sys(err, errno, "thread %d: getpriority(2)", tid);
 	ioprio = syscall(SYS_ioprio_get, IOPRIO_WHO_PROCESS, tid);
@@ -56,30 +59,46 @@ static int read_all(pid_t tid, struct task_sched *out, struct ckpt_error *err)
 	return 0;
 }
 
+/* Ckpt's own, read once a run; NULL on failure. */
+static const struct task_sched *own(struct task_state *st, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE struct task_sched *mine = NULL;
+
+	if (!st || st->own_sched)
+		return st ? st->own_sched : NULL;
+	mine = calloc(1, sizeof(*mine));
+	if (!mine) {
+		ckpt_fail_sys(err, ENOMEM, "scheduling");
+		return NULL;
+	}
+	if (read_all(0, mine, err) < 0)
+		return NULL;
+	st->own_sched = ckpt_steal_ptr(&mine);
+	return st->own_sched;
+}
+
 int task_sched_read(struct ckpt_run *run, const struct ckpt_thread *th, struct task_sched *out,
 		    struct ckpt_error *err)
 {
-	struct task_sched mine;
+	const struct task_sched *mine = own(task_state(run, err), err);
 	Ckpt__Task__Scheduling *m = &out->msg;
-	int r = read_all(th->tid, out, err);
+	int r = mine ? read_all(th->tid, out, err) : -err->err;
 
-	if (r == 0)
-		r = read_all(0, &mine, err);
 	if (r < 0)
 		return r;
-	if (m->nice != mine.msg.nice && !task_want(run, TASK_NICE, th->task, "nice value"))
-		m->nice = mine.msg.nice;
-	if ((m->policy != mine.msg.policy || m->priority != mine.msg.priority) &&
+	if (m->nice != mine->msg.nice && !task_want(run, TASK_NICE, th->task, "nice value"))
+		m->nice = mine->msg.nice;
+	if ((m->policy != mine->msg.policy || m->priority != mine->msg.priority) &&
 	    !task_want(run, TASK_SCHED, th->task, "scheduling policy")) {
-		m->policy = mine.msg.policy;
-		m->priority = mine.msg.priority;
+		m->policy = mine->msg.policy;
+		m->priority = mine->msg.priority;
 		m->flags = 0;
 	}
-	if ((m->n_cpus != mine.msg.n_cpus ||
-	     memcmp(out->cpus, mine.cpus, m->n_cpus * sizeof(*m->cpus))) &&
+	if ((m->n_cpus != mine->msg.n_cpus ||
+	     memcmp(out->cpus, mine->cpus, m->n_cpus * sizeof(*m->cpus))) &&
 	    !task_want(run, TASK_AFFINITY, th->task, "CPU affinity"))
 		m->n_cpus = 0;
-	if (m->ioprio != mine.msg.ioprio && !task_want(run, TASK_IOPRIO, th->task, "I/O priority"))
+	if (m->ioprio != mine->msg.ioprio && !task_want(run, TASK_IOPRIO, th->task, "I/O priority"))
 		m->ioprio = 0;
 	return 0;
 }

@@ -2,6 +2,7 @@
 /* Features, and what the steps of one run share. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/personality.h>
 
 #include "task.h"
 
@@ -47,10 +48,12 @@ struct task_state *task_state(struct ckpt_run *run, struct ckpt_error *err)
 	if (st)
 		return st;
 	st = calloc(1, sizeof(*st));
-	if (!st)
+	if (!st) {
 		ckpt_fail_sys(err, ENOMEM, "state");
-	else
-		ckpt_state_set(run, st);
+		return NULL;
+	}
+	st->own_personality = (uint32_t)personality(0xffffffff);
+	ckpt_state_set(run, st);
 	return st;
 }
 
@@ -66,6 +69,8 @@ void task_state_free(void *state)
 	}
 	free(st->peeks);
 	free(st->fs_first);
+	free(st->own_place);
+	free(st->own_sched);
 	if (st->mine)
 		task_creds_free(st->mine);
 	free(st->mine);

@@ -90,8 +90,14 @@ struct task_state {
 	uint64_t saved; /* restore: mask of features in the image */
 	/* dump, by task: the first that it shares cwd, root and umask with; 0: none */
 	uint32_t *fs_first;
-	struct task_creds *mine; /* ckpt's own credentials, once they were needed */
-	long cpus;		 /* that this machine may have; 0: not asked yet */
+	/* dump: threads that have these for themselves, by tid; NULL: not asked yet */
+	pid_t *own_place;
+	size_t n_own_place;
+	/* ckpt's own, once they were needed */
+	struct task_creds *mine;
+	struct task_sched *own_sched;
+	uint32_t own_personality;
+	long cpus; /* that this machine may have; 0: not asked yet */
 };
 
 /* The run's state, made on first use; NULL if out of memory. */
@@ -171,8 +177,8 @@ int task_timers_set(struct ckpt_run *run, struct ckpt_task *t, const Ckpt__Task_
 int task_places_survey(struct ckpt_run *run, struct ckpt_error *err);
 /* Fills fs_first. */
 int task_places_collect(struct ckpt_run *run, struct ckpt_error *err);
-/* Has a thread them for itself? */
-bool task_has_own_place(const struct ckpt_thread *th);
+/* Has a thread them for itself? Known from task_places_collect() on. */
+bool task_has_own_place(const struct task_state *st, const struct ckpt_thread *th);
 struct task_place {
 	Ckpt__Task__Place msg;
 	Ckpt__Task__Removed removed;
