@@ -73,8 +73,13 @@ static bool may_lose(const struct ckpt_run *run, const struct ckpt_blocker *b, c
 	return plugins_loss_allowed(&run->ctx->plugins, plugin, b->feature);
 }
 
+/* A feature may have the word's name, and does not pass while it is off. */
 static bool passes(const struct loaded_plugin *p, const char *feature)
 {
+	int own = p && feature ? feature_index(p, feature) : -1;
+
+	if (own >= 0 && !p->features[own].on)
+		return false;
 	for (size_t i = 0; p && feature && p->desc.passing && p->desc.passing[i]; i++)
 		if (!strcmp(p->desc.passing[i], feature))
 			return true;

@@ -103,8 +103,8 @@ static const struct ckpt_field_rule rules[] = {
 	{ NULL, NULL, CKPT_EQ_VOLATILE },
 };
 
-/* Somebody is about to read them. */
-static const char *const passing[] = { "inotify-queue", NULL };
+/* Events that somebody is about to read, connections that are being made. */
+static const char *const passing[] = { "inotify-queue", "tcp", NULL };
 
 #define LIST(...) ((const char *const[]){ __VA_ARGS__, NULL })
 

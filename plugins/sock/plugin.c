@@ -60,6 +60,14 @@ static const struct ckpt_extension extensions[] = {
 	{ NULL, NULL, NULL },
 };
 
+/*
+ * Somebody is about to accept or read them; a socket of a process that has ended is about to be
+ * closed, if nothing but that process had wanted it.
+ */
+static const char *const passing[] = { "pending",      "pending-data",	"scm-elsewhere",
+				       "peercred",     "udp-queue",	"raw-queue",
+				       "packet-queue", "netlink-queue", NULL };
+
 static int check_order(struct ckpt_run *run, const char *type, struct ckpt_error *err)
 {
 	uint32_t last = 0;
@@ -212,4 +220,5 @@ CKPT_PLUGIN{
 	.summary = "sockets",	  .license = "MIT", .features = features,
 	.records = records,	  .rules = rules,   .steps = steps,
 	.extensions = extensions, .needs = needs,   .state_free = sock_state_free,
+	.passing = passing,
 };

@@ -2,32 +2,132 @@
  *
  * test: only=refuse
  *
- * From its first check on, an event of its inotify waits; each further check reads one.
+ * passing WHAT DIR: with its first check it comes to what cannot be saved, with the next that
+ * passes, and so on.
  */
 #include "victim.h"
 
 #include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
 #include <sys/inotify.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-static int watcher, file;
+static int watcher, file, listener, client, ends[2];
+
+/* ---- an event that nobody has read ------------------------------------------------------- */
+
+static void event_init(void)
+{
+	file = MUST(open(victim_path("file"), O_RDWR | O_CREAT, 0644));
+	watcher = MUST(inotify_init1(IN_NONBLOCK));
+	MUST(inotify_add_watch(watcher, victim_path("file"), IN_MODIFY));
+}
+
+static void event_come(void)
+{
+	CHECK(pwrite(file, "x", 1, 0) == 1, "pwrite: %s", strerror(errno));
+}
+
+static void event_go(void)
+{
+	struct inotify_event event;
+
+	CHECK(read(watcher, &event, sizeof(event)) == sizeof(event), "no event: %s",
+	      strerror(errno));
+}
+
+/* ---- a connection that has sent something before it was accepted ---------------------------- */
+
+static struct sockaddr_un address = { .sun_family = AF_UNIX };
+
+static void connection_init(void)
+{
+	snprintf(address.sun_path, sizeof(address.sun_path), "%s", victim_path("socket"));
+	listener = MUST(socket(AF_UNIX, SOCK_STREAM, 0));
+	MUST(bind(listener, (struct sockaddr *)&address, sizeof(address)));
+	MUST(listen(listener, 1));
+}
+
+static void connection_come(void)
+{
+	client = socket(AF_UNIX, SOCK_STREAM, 0);
+	CHECK(connect(client, (struct sockaddr *)&address, sizeof(address)) == 0 &&
+		      write(client, "x", 1) == 1,
+	      "connecting: %s", strerror(errno));
+}
+
+static void connection_go(void)
+{
+	int peer = accept(listener, NULL, NULL);
+	char c = 0;
+
+	CHECK(read(peer, &c, 1) == 1 && c == 'x', "what was sent: %d", c);
+	close(peer);
+	close(client);
+}
+
+/* ---- sockets of a process that has ended, as a browser has them of a tab that is closed -------
+ */
+
+static void creator_come(void)
+{
+	/* a child with our descriptors, but memory of its own */
+	pid_t pid = (pid_t)syscall(SYS_clone, CLONE_FILES | SIGCHLD, NULL, NULL, NULL, NULL);
+
+	if (!pid) {
+		int pair[2];
+
+		_exit(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) || dup2(pair[0], 100) < 0 ||
+		      dup2(pair[1], 101) < 0 || close(pair[0]) || close(pair[1]));
+	}
+	CHECK(waitpid(pid, NULL, 0) == pid, "waitpid: %s", strerror(errno));
+	ends[0] = 100;
+	ends[1] = 101;
+	CHECK(write(ends[0], "x", 1) == 1, "write: %s", strerror(errno));
+}
+
+static void creator_go(void)
+{
+	char c = 0;
+
+	CHECK(read(ends[1], &c, 1) == 1 && c == 'x', "what was sent: %d", c);
+	close(ends[0]);
+	close(ends[1]);
+}
+
+static const struct passing {
+	const char *name;
+	void (*init)(void), (*come)(void), (*go)(void);
+} all[] = {
+	{ "event", event_init, event_come, event_go },
+	{ "connection", connection_init, connection_come, connection_go },
+	{ "creator", NULL, creator_come, creator_go },
+}, *what;
 
 static void check(void)
 {
-	static bool waits;
-	struct inotify_event event;
-	CHECK(!waits || read(watcher, &event, sizeof(event)) == sizeof(event), "no event: %s",
-	      strerror(errno));
-	CHECK(waits || pwrite(file, "x", 1, 0) == 1, "pwrite: %s", strerror(errno));
-	waits = !waits;
+	static bool there;
+
+	(there ? what->go : what->come)();
+	there = !there;
 }
 
 int main(int argc, char **argv)
 {
-	victim_init(argc, argv);
-	file = MUST(open(victim_path("file"), O_RDWR | O_CREAT, 0644));
-	watcher = MUST(inotify_init1(IN_NONBLOCK));
-	MUST(inotify_add_watch(watcher, victim_path("file"), IN_MODIFY));
+	victim_init(argc - 1, argv + 1);
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		if (!strcmp(argv[1], all[i].name))
+			what = &all[i];
+	if (!what)
+		victim_die("passing WHAT DIR");
+	if (what->init)
+		what->init();
 	victim_ready();
 	victim_serve(check);
 }

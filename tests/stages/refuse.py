@@ -43,8 +43,10 @@ def refused(context, test, names, patterns):
     inside = any(name in INSIDE for name in names)
     dry = ckpt.dump(test, victim.pid, image, "--dry-run", "--json",
                     code=0 if inside else codes.REFUSED)
-    real = ckpt.dump(test, victim.pid, image, "--json", code=codes.REFUSED)
-    human = ckpt.dump(test, victim.pid, image, code=codes.REFUSED)
+    # what passes by itself elsewhere does not do so here
+    at_once = ("--patience", "0")
+    real = ckpt.dump(test, victim.pid, image, "--json", *at_once, code=codes.REFUSED)
+    human = ckpt.dump(test, victim.pid, image, *at_once, code=codes.REFUSED)
     differences = inventory.differences(before, victim.pid)
     expect(not differences, f"the victim has changed: {differences[:1]}")
     victim.check("refused")
@@ -66,9 +68,9 @@ def all_at_once(context, test, patterns):
     refused(context, test, COMBINED, [patterns[name] for name in COMBINED])
 
 
-def passing(context, test):
-    """What passes by itself is waited for: the dump is refused until the victim reads its event."""
-    victim = Victim(test, context.scenario("passing"))
+def passing(context, test, what):
+    """What passes by itself is waited for: the dump is refused until it has."""
+    victim = Victim(test, context.scenario("passing"), args=[what])
     victim.check("built")
     ckpt, log, image = context.ckpt(), test.dir / "log", test.dir / "image"
     ckpt.dump(test, victim.pid, image, "--patience", "0", code=codes.REFUSED)
@@ -92,5 +94,6 @@ def tests(context):
     for name, pattern in patterns.items():
         yield (f"refuse/{name}",
                lambda test, name=name, pattern=pattern: refused(context, test, [name], [pattern]))
-    yield "refuse/passing", lambda test: passing(context, test)
+    for what in ("event", "connection", "creator"):
+        yield f"refuse/passing-{what}", lambda test, what=what: passing(context, test, what)
     yield "refuse/all-at-once", lambda test: all_at_once(context, test, patterns)
