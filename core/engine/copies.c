@@ -42,6 +42,13 @@ const char *ckpt_copies_layer(const struct ckpt_run *run, size_t i)
 	return p && i < p->n_layers ? p->layers[i] : NULL;
 }
 
+const struct ckpt_copies_memory *ckpt_copies_memory(const struct ckpt_run *run)
+{
+	const struct copy_place *p = run->ctx->copy;
+
+	return p && p->memory.end > p->memory.start ? &p->memory : NULL;
+}
+
 uint64_t ckpt_run_number(const struct ckpt_run *run)
 {
 	const struct copy_place *p = run->ctx->copy;

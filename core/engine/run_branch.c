@@ -21,6 +21,7 @@
 
 #include <ckpt/cleanup.h>
 
+#include "engine/ancestor.h"
 #include "engine/engine.h"
 #include "engine/run.h"
 #include "engine/text.h"
@@ -46,6 +47,7 @@ struct branch {
 	struct copy_shared *shared;
 	size_t shared_size;
 	struct copy *copies;
+	struct ancestor ancestor;
 	char dir[PATH_MAX];
 	struct paths_given layers, shared_paths;
 	int self_pidfd, lock;
@@ -472,8 +474,13 @@ static int branch(struct branch *b, struct ckpt_error *err)
 	struct copy_place place;
 	int r = look_at_settings(b, &place, err);
 
+	if (!r)
+		r = ancestor_open(&b->ancestor, b->ctx, b->dir, b->args->copies, b->res, err);
+	place.ancestor = &b->ancestor.run;
+	place.memory = b->ancestor.memory;
 	for (unsigned i = 0; !r && i < b->args->copies; i++)
 		r = start_copy(b, i, &place, err);
+	ancestor_close(&b->ancestor);
 	if (!r)
 		r = all_ready(b, err);
 	if (!r)

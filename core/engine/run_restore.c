@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 #include "engine/run.h"
 #include "engine/text.h"
+#include "process/copy.h"
 
 static int at_planned(struct ckpt_run *run, struct ckpt_error *err)
 {
@@ -45,13 +46,26 @@ static void restore_back_out(struct ckpt_run *run)
 	run_undo(run);
 }
 
+/* A copy is in a fork of the process that has read the image. */
+static int load(struct ckpt_run *run, const char *dir, struct ckpt_error *err)
+{
+	const struct ckpt_run *from = run->ctx->copy ? run->ctx->copy->ancestor : NULL;
+	int r;
+
+	if (from) {
+		run->store = from->store;
+		run->reader = from->reader;
+		return 0;
+	}
+	r = run_open_image(run->ctx, dir, &run->reader, err);
+	return r < 0 ? r : run_load_sections(run, err);
+}
+
 static int restore(struct ckpt_run *run, struct ckpt_error *err)
 {
 	const struct ckpt_restore_args *a = run->arg;
-	int r = run_open_image(run->ctx, a->dir, &run->reader, err);
+	int r = load(run, a->dir, err);
 
-	if (!r)
-		r = run_load_sections(run, err);
 	if (!r)
 		r = run_execute(run, restore_actions, a->dry_run ? "planned" : NULL, err);
 	if (r < 0)

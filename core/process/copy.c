@@ -13,6 +13,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
@@ -112,6 +113,12 @@ static int let_go_of_fds(int *keep, size_t n)
 	return syscall(SYS_close_range, (unsigned)next, ~0U, 0) ? -errno : 0;
 }
 
+void copy_drop_memory(const struct copy_place *p)
+{
+	if (p->memory.end > p->memory.start)
+		munmap((void *)(uintptr_t)p->memory.start, p->memory.end - p->memory.start);
+}
+
 /* All that are dead. -ECHILD: nobody is left. */
 static int reap_all(pid_t eldest, int *status)
 {
@@ -195,6 +202,7 @@ static __attribute__((noreturn)) void first_process(struct copy_job *job)
 		ckpt_fail_sys(job->err, errno, "clone3(2) of the restore");
 		_exit(1);
 	}
+	copy_drop_memory(&job->place);
 	reap_on(job->shared, job->parent_pidfd, pid);
 }
 

@@ -11,7 +11,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include <ckpt/error.h>
+#include <ckpt/copies.h>
+
+struct ckpt_run;
 
 /* What a copy's namespaces look like. */
 struct copy_place {
@@ -24,6 +26,9 @@ struct copy_place {
 	size_t n_layers, n_shared;
 	const char *index_file;	 /* NULL: none */
 	const char *host_suffix; /* NULL: the name stays; else it and the index are added */
+	/* of ckpt, for all copies: has the image; and memory, or none */
+	const struct ckpt_run *ancestor;
+	struct ckpt_copies_memory memory;
 };
 
 /* Is the path one of the list, or below one? */
@@ -34,6 +39,9 @@ long copy_pid_max(void);
 
 /* In the first process of a copy: mounts, layers, loopback, host name. */
 int copy_furnish(const struct copy_place *p, struct ckpt_error *err);
+
+/* This process has handed the memory down. */
+void copy_drop_memory(const struct copy_place *p);
 
 /* What parent and copies share. */
 struct copy_shared {

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "engine/run.h"
+#include "process/heir.h"
 #include "process/set.h"
 #include "process/uapi.h"
 
@@ -94,6 +95,8 @@ int proc_prepare(struct proc_set *ps, struct ckpt_error *err)
 	const struct segment_users users = { .uid = geteuid() };
 	int r = check_nofile(ps, err);
 
+	if (!r && heir_wanted(ps->run))
+		r = heir_reserve(ps, err);
 	if (!r)
 		r = keeper_start(&keeper, err);
 	if (!r)

@@ -60,14 +60,6 @@ static bool has_signal(const struct ckpt_thread *th)
 	return pending & ~th->sigmask;
 }
 
-struct rseq_configuration {
-	uint64_t pointer;
-	uint32_t size;
-	uint32_t signature;
-	uint32_t flags;
-	uint32_t pad;
-};
-
 struct rseq_section {
 	uint32_t version, flags;
 	uint64_t start, length, abort;

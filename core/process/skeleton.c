@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "engine/run.h"
+#include "process/heir.h"
 #include "process/set.h"
 #include "process/spawn.h"
 #include "process/uapi.h"
@@ -57,10 +58,8 @@ static int open_stub(struct ckpt_error *err)
 
 /* What the child that becomes the root needs to know. */
 struct birth {
-	int go, stub;
-	struct {
-		int fd, target;
-	} keep[2];
+	int go[2], stub;
+	struct heir_fd keep[2];
 };
 
 static inline int64_t sys3(int64_t nr, int64_t a, int64_t b, int64_t c)
@@ -81,7 +80,7 @@ static SPAWN_CHILD void become_stub(void *arg)
 	for (int sig = 1; sig < 65; sig++)
 		sys6(SYS_rt_sigaction, sig, (int64_t)(uintptr_t)none, 0, 8, 0, 0);
 	sys6(SYS_rt_sigprocmask, SIG_SETMASK, (int64_t)(uintptr_t)none, 0, 8, 0, 0);
-	if (sys3(SYS_read, b->go, (int64_t)(uintptr_t)&c, 1) == 1) {
+	if (sys3(SYS_read, b->go[0], (int64_t)(uintptr_t)&c, 1) == 1) {
 		sys3(SYS_close_range, 0, ~0U, CLOSE_RANGE_CLOEXEC);
 		/* out of the way: their numbers may be where the others go */
 		stub = sys3(SYS_fcntl, b->stub, F_DUPFD_CLOEXEC, b->keep[1].target + 1);
@@ -98,8 +97,14 @@ static SPAWN_CHILD void become_stub(void *arg)
 		sys3(SYS_exit_group, 127, 0, 0);
 }
 
+static void birth_fds(const struct proc_set *ps, struct heir_fd keep[2])
+{
+	keep[0] = (struct heir_fd){ ps->self_pidfd, transport_fd(ps) };
+	keep[1] = (struct heir_fd){ ps->channel[1], channel_fd(ps) };
+}
+
 /* The stack outlives this call: if seizing it fails, the child is killed later. */
-static pid_t clone_root(struct proc_set *ps, const struct ckpt_birth *b, int go, int stub)
+static pid_t clone_root(struct proc_set *ps, const struct ckpt_birth *b, const int go[2], int stub)
 {
 	struct clone_args args = {
 		.flags = b->clone_flags,
@@ -114,10 +119,10 @@ static pid_t clone_root(struct proc_set *ps, const struct ckpt_birth *b, int go,
 	if (!ps->birth)
 		return -ENOMEM;
 	birth = (struct birth *)((char *)ps->birth + SPAWN_STACK);
-	*birth = (struct birth){ go,
-				 stub,
-				 { { ps->self_pidfd, transport_fd(ps) },
-				   { ps->channel[1], channel_fd(ps) } } };
+	*birth = (struct birth){ .go = { go[0], go[1] }, .stub = stub };
+	birth_fds(ps, birth->keep);
+	if (heir_wanted(ps->run))
+		return spawn_apart(&args, ps->birth, heir_wait, birth->go);
 	return spawn(&args, ps->birth, become_stub, birth);
 }
 
@@ -133,6 +138,8 @@ static int seize_root(struct ckpt_agent *a, int go, struct ckpt_error *err)
 	    ptrace(PTRACE_SEIZE, pid, NULL, options))
 		return ckpt_fail_sys(err, errno, "PTRACE_SEIZE of the root skeleton");
 	a->state = THREAD_STOPPED;
+	if (heir_wanted(a->ps->run))
+		return heir_stop(a, err);
 	if (write(go, "", 1) != 1)
 		return ckpt_fail_sys(err, errno, "starting the root skeleton");
 	r = wait_stop(pid, STOP_TIMEOUT_MS, &status);
@@ -160,6 +167,8 @@ static int map_segment(struct ckpt_agent *a, struct ckpt_error *err)
 	if (INSIST(ptrace(PTRACE_GETREGS, a->th->tid, NULL, &regs)))
 		return ckpt_fail_sys(err, errno, "registers of the root skeleton");
 	regs.orig_rax = (uint64_t)-1;
+	if (heir_wanted(a->ps->run))
+		regs.rip = heir_syscall();
 	regs.rax = SYS_shmat;
 	regs.rdi = (uint64_t)a->seg->shmid;
 	regs.rsi = a->seg->addr;
@@ -218,7 +227,7 @@ int ckpt_make_root(struct ckpt_run *run, uint32_t id, const struct ckpt_birth *b
 	go_read = go[0];
 	go_write = go[1];
 	ps->restoring = true;
-	pid = clone_root(ps, b, go_read, stub);
+	pid = clone_root(ps, b, go, stub);
 	if (pid < 0)
 		return ckpt_fail_sys(err, pid, "clone3(2) of the root with pid %d",
 				     b->n_set_tid ? (int)b->set_tid[b->n_set_tid - 1] : 0);
@@ -233,6 +242,12 @@ int ckpt_make_root(struct ckpt_run *run, uint32_t id, const struct ckpt_birth *b
 		r = take_seat(a, err);
 	if (!r)
 		r = map_segment(a, err);
+	if (!r && heir_wanted(run)) {
+		struct heir_fd keep[2];
+
+		birth_fds(ps, keep);
+		r = heir_strip(a, keep, err);
+	}
 	if (!r)
 		*out = &t->pub;
 	return r;

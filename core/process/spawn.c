@@ -28,23 +28,33 @@ static int64_t clone_to(struct clone_args *args, void (*fn)(void *arg), void *ar
 	return ret;
 }
 
-pid_t spawn(struct clone_args *args, void *stack, void (*fn)(void *arg), void *arg)
+static pid_t clone_blocked(struct clone_args *args, void *stack, void (*fn)(void *arg), void *arg)
 {
 	sigset_t all, old;
 	int64_t r;
 
-	args->flags |= CLONE_VM;
 	args->stack = (uint64_t)(uintptr_t)stack;
 	args->stack_size = SPAWN_STACK;
 	/* a handler of ours must not run in the child, which has our memory */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	r = clone_to(args, fn, arg);
-	if (r == -EINVAL) {
+	if (r == -EINVAL && args->flags & CLONE_VM) {
 		/* memory cannot be shared across time namespaces: a copy will do */
 		args->flags &= ~(uint64_t)CLONE_VM;
 		r = clone_to(args, fn, arg);
 	}
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	return (pid_t)r;
+}
+
+pid_t spawn(struct clone_args *args, void *stack, void (*fn)(void *arg), void *arg)
+{
+	args->flags |= CLONE_VM;
+	return clone_blocked(args, stack, fn, arg);
+}
+
+pid_t spawn_apart(struct clone_args *args, void *stack, void (*fn)(void *arg), void *arg)
+{
+	return clone_blocked(args, stack, fn, arg);
 }

@@ -27,5 +27,7 @@
  * is dead. Returns the pid or a negative errno.
  */
 pid_t spawn(struct clone_args *args, void *stack, void (*fn)(void *arg), void *arg);
+/* The same with a copy of the engine's memory. */
+pid_t spawn_apart(struct clone_args *args, void *stack, void (*fn)(void *arg), void *arg);
 
 #endif

@@ -3,6 +3,7 @@
 #ifndef CKPT_PROCESS_UAPI_H
 #define CKPT_PROCESS_UAPI_H
 
+#include <stdint.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 
@@ -15,6 +16,13 @@
 #ifndef PTRACE_GET_RSEQ_CONFIGURATION
 #define PTRACE_GET_RSEQ_CONFIGURATION 0x420f
 #endif
+struct rseq_configuration {
+	uint64_t pointer;
+	uint32_t size;
+	uint32_t signature;
+	uint32_t flags;
+	uint32_t pad;
+};
 #ifndef SYS_pidfd_getfd
 #define SYS_pidfd_getfd 438
 #endif

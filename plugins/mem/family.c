@@ -14,6 +14,8 @@
 
 struct plan {
 	struct mem_family *f;
+	unsigned copies;	     /* plan for so many, before they are made; 0: for one tree */
+	bool forked;		     /* what tasks share by fork they shall share again */
 	uint32_t *kin_of, *entry_of; /* by place */
 	int *prots;
 	/* the group that is looked at */
@@ -146,7 +148,9 @@ static int each_group(struct plan *p, int (*fn)(struct plan *p, struct ckpt_erro
 	for (size_t i = 0; !r && i < m->n_vma; i = next) {
 		next = mem_group_end(m, prots, i);
 		p->like = m->vma[i];
-		if (!is_movable(p->f->im, p->like))
+		/* the file of a copy's mapping is the one that its own mounts show */
+		if (!is_movable(p->f->im, p->like) ||
+		    (p->copies && p->like->kind != MEM_PRIVATE_ANON))
 			continue;
 		for (uint64_t at = m->vma[i]->start, end = m->vma[next - 1]->end; !r && at < end;
 		     at = p->end * MEM_PAGE) {
@@ -190,6 +194,16 @@ static bool next_part(const struct mem_kin *k, uint64_t start, uint64_t end, siz
 static bool is_shared(uint32_t of)
 {
 	return of != NOBODY && of & SHARED;
+}
+
+static uint64_t count_pages(const struct plan *p)
+{
+	struct mem_extent e;
+	uint64_t n = 0;
+
+	for (size_t at = 0; next_part(&p->f->kin[p->kin], p->start, p->end, &at, &e);)
+		n += e.n;
+	return n;
 }
 
 /* ---- who has which place --------------------------------------------------------------- */
@@ -293,6 +307,15 @@ static bool find_stretch(const struct plan *p, struct candidate *best, bool *sha
 	return best->n;
 }
 
+/*
+ * Two tasks' different pages have no room in one stretch, and those of the second would be
+ * filled in each copy. Is that less than to have its common ones a second time for all copies?
+ */
+static bool is_worth_joining(const struct plan *p, const struct candidate *c)
+{
+	return !p->copies || c->n >= (count_pages(p) - c->n) * (p->copies - 1);
+}
+
 static int new_stretch(struct plan *p, struct candidate *c, struct ckpt_error *err)
 {
 	struct mem_family *f = p->f;
@@ -343,30 +366,54 @@ static int add_entry(struct plan *p, const struct mem_entry *e, struct ckpt_erro
 	return 0;
 }
 
-static int find_place(struct plan *p, struct ckpt_error *err)
+/* What fewer pages cost as mappings on their way is more than their copies. */
+#define WORTH_PAGES 16
+
+static int add_entries(struct plan *p, const struct candidate *c, struct ckpt_error *err)
 {
-	struct candidate c = { 0 };
 	struct mem_extent e;
-	bool shared;
 	int r = 0;
 
-	if (!find_stretch(p, &c, &shared) && shared)
-		r = new_stretch(p, &c, err);
-	if (!shared || r < 0)
-		return r;
-	r = add_use(p, &c, err);
 	for (size_t at = 0; !r && next_part(&p->f->kin[p->kin], p->start, p->end, &at, &e);)
 		for (uint64_t i = 0; !r && i < e.n; i++) {
-			uint32_t of = p->kin_of[e.place + i];
+			uint32_t of = p->kin_of[e.place + i], entry = p->entry_of[e.place + i];
+			bool mine = entry != NOBODY && p->f->entry[entry].stretch == c->stretch;
 
-			if (is_shared(of) && p->entry_of[e.place + i] == NOBODY)
+			if (p->copies ? !mine : is_shared(of) && entry == NOBODY)
 				r = add_entry(p,
-					      &(struct mem_entry){ e.page + i + c.shift,
-								   e.place + i, c.stretch,
-								   of & ~SHARED },
+					      &(struct mem_entry){ e.page + i + c->shift,
+								   e.place + i, c->stretch,
+								   p->copies ? 0 : of & ~SHARED },
 					      err);
 		}
 	return r;
+}
+
+static int find_place(struct plan *p, struct ckpt_error *err)
+{
+	const struct mem_family *before = p->f->before;
+	const struct mem_use *u = NULL;
+	struct candidate c = { 0 };
+	bool shared;
+	int r = 0;
+
+	if (before)
+		u = mem_inherited(before, mem_family_kin(before, p->f->kin[p->kin].id),
+				  p->start * MEM_PAGE);
+	if (u)
+		return add_use(p, &(struct candidate){ u->stretch, u->shift, 0 }, err);
+	if (p->copies && count_pages(p) < WORTH_PAGES)
+		return 0;
+	if (!p->copies && !p->forked)
+		return 0;
+	if (!find_stretch(p, &c, &shared) || !p->forked || !is_worth_joining(p, &c)) {
+		if (!shared && !p->copies)
+			return 0;
+		r = new_stretch(p, &c, err);
+	}
+	if (!r)
+		r = add_use(p, &c, err);
+	return r < 0 ? r : add_entries(p, &c, err);
 }
 
 /* ---- who fills what, and who keeps it -----------------------------------------------------------
@@ -388,8 +435,10 @@ static int compare_entries(const void *a, const void *b, void *arg)
 	return (x->place > y->place) - (x->place < y->place);
 }
 
-static void settle_entries(struct mem_family *f)
+static void settle_entries(const struct plan *p)
 {
+	struct mem_family *f = p->f;
+	const uint32_t least = p->copies ? 1 : 2;
 	size_t n = 0;
 
 	qsort_r(f->entry, f->n_entries, sizeof(*f->entry), compare_entries, f->kin);
@@ -399,8 +448,8 @@ static void settle_entries(struct mem_family *f)
 
 		/* a stretch that only one has is nothing to share; a page has one filler in a task
 		 */
-		if (s->n_uses < 2 || (last && last->stretch == e.stretch && last->slot == e.slot &&
-				      last->kin == e.kin))
+		if (s->n_uses < least || (last && last->stretch == e.stretch &&
+					  last->slot == e.slot && last->kin == e.kin))
 			continue;
 		s->maker = s->maker == NOBODY ? e.kin : ancestor(f, s->maker, e.kin);
 		f->kin[e.kin].fills = true;
@@ -425,27 +474,34 @@ static size_t first_entry(const struct mem_family *f, uint32_t stretch, uint64_t
 	return lo;
 }
 
+/* Who has filled that stretch? */
+static const struct mem_family *filler_of(const struct mem_family *f, uint32_t stretch)
+{
+	return f->before && stretch < f->before->n_stretches ? f->before : f;
+}
+
 /* What a task finds in its part of a stretch: its own pages are kept. */
 static int sort_out(struct mem_family *f, const struct mem_use *u, struct ckpt_error *err)
 {
+	const struct mem_family *by = filler_of(f, u->stretch);
 	struct mem_kin *k = &f->kin[u->kin];
 	struct mem_extent own = { 0 };
 	size_t n_drop = k->drop.n;
-	size_t i = first_entry(f, u->stretch, u->start + u->shift), at = 0;
+	size_t i = first_entry(by, u->stretch, u->start + u->shift), at = 0;
 	bool more = true;
 	int r = 0;
 
-	while (!r && i < f->n_entries && f->entry[i].stretch == u->stretch &&
-	       f->entry[i].slot < u->end + u->shift) {
-		uint64_t slot = f->entry[i].slot, page = slot - u->shift;
+	while (!r && i < by->n_entries && by->entry[i].stretch == u->stretch &&
+	       by->entry[i].slot < u->end + u->shift) {
+		uint64_t slot = by->entry[i].slot, page = slot - u->shift;
 		const struct mem_entry *found = NULL;
 
 		/* the deepest ancestor was the last to write there */
-		for (; i < f->n_entries && f->entry[i].stretch == u->stretch &&
-		       f->entry[i].slot == slot;
+		for (; i < by->n_entries && by->entry[i].stretch == u->stretch &&
+		       by->entry[i].slot == slot;
 		     i++)
-			if (!found && mem_kin_covers(&f->kin[f->entry[i].kin], k))
-				found = &f->entry[i];
+			if (!found && (by != f || mem_kin_covers(&f->kin[by->entry[i].kin], k)))
+				found = &by->entry[i];
 		if (!found)
 			continue;
 		while (more && own.page + own.n <= page)
@@ -502,7 +558,9 @@ static int plan_all(struct plan *p, struct ckpt_error *err)
 	}
 	if (r < 0)
 		return r;
-	settle_entries(f);
+	settle_entries(p);
+	if (p->copies)
+		return 0;
 	r = sort_uses(f, err);
 	for (size_t i = 0; !r && i < f->n_uses; i++)
 		if (f->stretch[f->use[i].stretch].maker != NOBODY)
@@ -518,21 +576,43 @@ static bool is_any_shared(const struct mem_image *im)
 	return false;
 }
 
-static int plan_family(struct mem_family *f, const struct ckpt_kin *kin, uint64_t places,
+/* The stretches that are there already, with nothing but the root that has them. */
+static int take_stretches(struct mem_family *f, struct ckpt_error *err)
+{
+	size_t n = f->before ? f->before->n_stretches : 0;
+
+	f->stretch = calloc(n + 1, sizeof(*f->stretch));
+	if (!f->stretch)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	f->n_stretches = n;
+	f->cap_stretches = n + 1;
+	for (size_t i = 0; i < n; i++) {
+		f->stretch[i] = f->before->stretch[i];
+		f->stretch[i].maker = f->stretch[i].at ? 0 : NOBODY;
+		f->stretch[i].n_uses = 0;
+	}
+	return 0;
+}
+
+static int plan_family(struct plan *p, const struct ckpt_kin *kin, uint64_t places,
 		       struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE uint32_t *kin_of = malloc((places + 1) * sizeof(*kin_of));
 	CKPT_AUTO_FREE uint32_t *entry_of = malloc((places + 1) * sizeof(*entry_of));
-	struct plan p = { .f = f, .kin_of = kin_of, .entry_of = entry_of };
+	struct mem_family *f = p->f;
 	int r;
 
+	p->kin_of = kin_of;
+	p->entry_of = entry_of;
 	if (!kin_of || !entry_of)
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	memset(kin_of, 0xff, (places + 1) * sizeof(*kin_of));
 	memset(entry_of, 0xff, (places + 1) * sizeof(*entry_of));
 	r = load_kin(f, kin, err);
 	if (!r)
-		r = plan_all(&p, err);
+		r = take_stretches(f, err);
+	if (!r)
+		r = plan_all(p, err);
 	for (size_t i = 0; f->kin && i < f->n_kin; i++) {
 		free(f->kin[i].extent);
 		f->kin[i].extent = NULL;
@@ -540,28 +620,56 @@ static int plan_family(struct mem_family *f, const struct ckpt_kin *kin, uint64_
 	return r;
 }
 
-int mem_family_plan(struct ckpt_run *run, const struct mem_image *im, const struct ckpt_kin *kin,
-		    size_t n, struct mem_family **out, struct ckpt_error *err)
+/* The plan is made with `p`, whose family it is. */
+static int make_plan(struct ckpt_run *run, struct plan *p, const struct mem_image *im,
+		     const struct ckpt_kin *kin, size_t n, struct mem_family **out,
+		     struct ckpt_error *err)
 {
-	struct mem_family *f;
+	struct mem_family *f = calloc(1, sizeof(*f));
 	uint64_t size;
 	int r;
 
-	*out = NULL;
-	if (n < 2 || !is_any_shared(im) || !ckpt_feature_on(run, "fork-shared"))
-		return 0;
-	f = calloc(1, sizeof(*f));
 	if (!f)
 		return ckpt_fail(err, ENOMEM, "out of memory");
-	*f = (struct mem_family){ .im = im, .n_kin = n, .pages_fd = -1, .self = -1 };
+	*f = (struct mem_family){ .im = im,
+				  .n_kin = n,
+				  .pages_fd = -1,
+				  .self = -1,
+				  .before = p->copies ? NULL : mem_before_copies(run) };
+	p->f = f;
 	r = ckpt_pages_open(run, MEM_PAGES_NAME, &f->pages_fd, &size, err);
 	if (!r)
-		r = plan_family(f, kin, size / MEM_PAGE, err);
+		r = plan_family(p, kin, size / MEM_PAGE, err);
 	if (r < 0)
 		mem_family_free(f);
 	else
 		*out = f;
 	return r;
+}
+
+int mem_family_plan(struct ckpt_run *run, const struct mem_image *im, const struct ckpt_kin *kin,
+		    size_t n, struct mem_family **out, struct ckpt_error *err)
+{
+	struct plan p = { .forked = n > 1 && is_any_shared(im) &&
+				    ckpt_feature_on(run, "fork-shared") };
+
+	*out = NULL;
+	if (!n || (!p.forked && !mem_before_copies(run)))
+		return 0;
+	return make_plan(run, &p, im, kin, n, out, err);
+}
+
+int mem_family_plan_copies(struct ckpt_run *run, const struct mem_image *im, unsigned copies,
+			   struct mem_family **out, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE struct ckpt_kin *kin = calloc(im->n_tasks + 1, sizeof(*kin));
+	struct plan p = { .copies = copies, .forked = ckpt_feature_on(run, "fork-shared") };
+
+	if (!kin)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	for (size_t i = 0; i < im->n_tasks; i++)
+		kin[i + 1].id = im->tasks[i].id;
+	return make_plan(run, &p, im, kin, im->n_tasks + 1, out, err);
 }
 
 void mem_family_free(struct mem_family *f)

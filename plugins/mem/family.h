@@ -8,6 +8,7 @@
 #ifndef PLUGIN_MEM_FAMILY_H
 #define PLUGIN_MEM_FAMILY_H
 
+#include <ckpt/copies.h>
 #include <ckpt/pid.h>
 
 #include "mem.h"
@@ -67,8 +68,19 @@ struct mem_family {
 	size_t n_entries, cap_entries;
 	uint64_t start, end; /* of the scratch addresses; 0: none */
 	int pages_fd, self;  /* of the engine */
+	/*
+	 * Of several copies: what ckpt itself has filled for all of them, whose stretches are
+	 * the first ones here too; or NULL.
+	 */
+	const struct mem_family *before;
 };
 
+/*
+ * Before there are copies: all tasks' memory, made by a first ancestor (index 0) whose
+ * children are all tasks. NULL in *out: there is nothing worth it.
+ */
+int mem_family_plan_copies(struct ckpt_run *run, const struct mem_image *im, unsigned copies,
+			   struct mem_family **out, struct ckpt_error *err);
 /* NULL in *out: nothing is shared by fork. */
 int mem_family_plan(struct ckpt_run *run, const struct mem_image *im, const struct ckpt_kin *kin,
 		    size_t n, struct mem_family **out, struct ckpt_error *err);
@@ -79,13 +91,24 @@ static inline bool mem_kin_covers(const struct mem_kin *of, const struct mem_kin
 {
 	return a->rank >= of->rank && a->rank - of->rank < of->size;
 }
-/* Room outside of everybody's memory for all stretches; without, nothing is shared. */
-int mem_family_place(struct mem_family *f, uint64_t agent_start, uint64_t agent_end,
+struct mem_range {
+	uint64_t start, end;
+};
+
+/* Room outside of everybody's memory, and of `keep`, for all stretches that have no place yet;
+ * without, they are nobody's. */
+int mem_family_place(struct mem_family *f, const struct mem_range *keep, size_t n,
 		     struct ckpt_error *err);
 
 /* ---- in the tasks (inherit.c) ------------------------------------------------ */
 
 extern const struct ckpt_birth_kind mem_birth_kind;
+extern const struct ckpt_copies_kind mem_copies_kind; /* copies.c */
+
+/* What copies have got from ckpt by fork; NULL: they have not. */
+const struct mem_family *mem_before_copies(struct ckpt_run *run);
+/* Note what `kin` fills, in the memory of that process. */
+int mem_family_fill(struct mem_family *f, uint32_t kin, pid_t pid, struct ckpt_error *err);
 
 /* The use that group of mappings is made of, or NULL. */
 const struct mem_use *mem_inherited(const struct mem_family *f, const struct mem_kin *k,

@@ -17,19 +17,15 @@
 
 /* ---- places ------------------------------------------------------------------------ */
 
-struct range {
-	uint64_t start, end;
-};
-
 static int by_start(const void *a, const void *b)
 {
-	const struct range *x = a, *y = b;
+	const struct mem_range *x = a, *y = b;
 
 	return (x->start > y->start) - (x->start < y->start);
 }
 
 /* A stretch of `len` bytes outside of the ranges, at a multiple of LARGEST; 0: none. */
-static uint64_t find_room(struct range *r, size_t n, uint64_t len)
+static uint64_t find_room(struct mem_range *r, size_t n, uint64_t len)
 {
 	uint64_t at = LOWEST;
 
@@ -43,35 +39,34 @@ static uint64_t find_room(struct range *r, size_t n, uint64_t len)
 	return at < HIGHEST && HIGHEST - at >= len ? at : 0;
 }
 
-static uint64_t room_for_tasks(const struct mem_image *im, struct range agent, uint64_t len,
-			       struct ckpt_error *err)
+static uint64_t room_for_tasks(const struct mem_image *im, const struct mem_range *keep,
+			       size_t n_keep, uint64_t len, struct ckpt_error *err)
 {
-	CKPT_AUTO_FREE struct range *r = NULL;
-	size_t n = 0;
+	CKPT_AUTO_FREE struct mem_range *r = NULL;
+	size_t n = n_keep;
 
 	for (size_t i = 0; i < im->n_tasks; i++)
 		n += im->tasks[i].vmas->n_vma;
 	r = calloc(n + 1, sizeof(*r));
 	if (!r)
 		return (uint64_t)ckpt_fail(err, ENOMEM, "out of memory");
-	r[0] = agent;
-	n = 1;
+	for (n = 0; n < n_keep; n++)
+		r[n] = keep[n];
 	for (size_t i = 0; i < im->n_tasks; i++)
 		for (size_t k = 0; k < im->tasks[i].vmas->n_vma; k++) {
 			const mem_vma_rec *v = im->tasks[i].vmas->vma[k];
 
-			r[n++] = (struct range){ v->start, v->end };
+			r[n++] = (struct mem_range){ v->start, v->end };
 		}
 	return find_room(r, n, len);
 }
 
-int mem_family_place(struct mem_family *f, uint64_t agent_start, uint64_t agent_end,
-		     struct ckpt_error *err)
+/* Their distances from the first; returns the length of all. */
+static uint64_t line_up(struct mem_stretch *s, size_t n)
 {
-	uint64_t len = 0, base;
+	uint64_t len = 0;
 
-	for (size_t i = 0; i < f->n_stretches; i++) {
-		struct mem_stretch *s = &f->stretch[i];
+	for (; n; s++, n--) {
 		uint64_t size = (s->hi - s->lo) * MEM_PAGE;
 		uint64_t like = size < LARGEST ? LARGE : LARGEST;
 
@@ -82,16 +77,24 @@ int mem_family_place(struct mem_family *f, uint64_t agent_start, uint64_t agent_
 		s->at = len + s->lo * MEM_PAGE % like;
 		len = s->at + size;
 		if (len > HIGHEST)
-			return 0;
+			return UINT64_MAX;
 	}
-	if (!len)
-		return 0;
-	base = room_for_tasks(f->im, (struct range){ agent_start, agent_end }, len, err);
+	return len;
+}
+
+int mem_family_place(struct mem_family *f, const struct mem_range *keep, size_t n,
+		     struct ckpt_error *err)
+{
+	const size_t there = f->before ? f->before->n_stretches : 0;
+	uint64_t len = line_up(f->stretch + there, f->n_stretches - there), base = 0;
+
+	if (len && len <= HIGHEST)
+		base = room_for_tasks(f->im, keep, n, len, err);
 	if (base > HIGHEST)
 		return -err->err;
-	for (size_t i = 0; base && i < f->n_stretches; i++)
+	for (size_t i = there; i < f->n_stretches; i++)
 		if (f->stretch[i].maker != UINT32_MAX)
-			f->stretch[i].at += base;
+			f->stretch[i].at = base ? f->stretch[i].at + base : 0;
 	f->start = base;
 	f->end = base ? base + len : 0;
 	return 0;
@@ -100,7 +103,7 @@ int mem_family_place(struct mem_family *f, uint64_t agent_start, uint64_t agent_
 static int family(struct ckpt_run *run, const struct ckpt_kin *kin, size_t n,
 		  struct ckpt_error *err)
 {
-	uint64_t agent_start, agent_end;
+	struct mem_range keep[2] = { { 0 } };
 	struct mem_state *st;
 	int r = mem_state_get(run, &st, err);
 
@@ -108,9 +111,11 @@ static int family(struct ckpt_run *run, const struct ckpt_kin *kin, size_t n,
 		r = mem_family_plan(run, st->image, kin, n, &st->family, err);
 	if (r < 0 || !st->family)
 		return r;
-	ckpt_agent_range(run, &agent_start, &agent_end);
-	r = mem_family_place(st->family, agent_start, agent_end, err);
-	if (r < 0 || st->family->start)
+	ckpt_agent_range(run, &keep[0].start, &keep[0].end);
+	if (st->family->before)
+		keep[1] = (struct mem_range){ st->family->before->start, st->family->before->end };
+	r = mem_family_place(st->family, keep, st->family->before ? 2 : 1, err);
+	if (r < 0 || st->family->start || st->family->before)
 		return r;
 	mem_family_free(st->family);
 	st->family = NULL;
@@ -158,10 +163,11 @@ static int make_stretches(struct ckpt_run *run, struct mem_family *f, uint32_t k
 {
 	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "mem.inherit");
 	struct mem_lender lend;
+	const size_t first = f->before ? f->before->n_stretches : 0;
 	bool any = false;
 	int r = 0;
 
-	for (size_t i = 0; i < f->n_stretches; i++)
+	for (size_t i = first; i < f->n_stretches; i++)
 		any |= f->stretch[i].at && f->stretch[i].maker == kin;
 	if (!any)
 		return 0;
@@ -170,7 +176,7 @@ static int make_stretches(struct ckpt_run *run, struct mem_family *f, uint32_t k
 	if (f->self < 0)
 		return ckpt_fail_sys(err, errno, "pidfd_open(2) of ckpt itself");
 	r = mem_lend_init(&lend, run, t, f->self, f->im->n_files + 1, err);
-	for (size_t i = 0; !r && i < f->n_stretches; i++) {
+	for (size_t i = first; !r && i < f->n_stretches; i++) {
 		if (!f->stretch[i].at || f->stretch[i].maker != kin)
 			continue;
 		r = make_stretch(f, &f->stretch[i], &lend, s, err);
@@ -192,8 +198,7 @@ static int make_stretches(struct ckpt_run *run, struct mem_family *f, uint32_t k
 	return r;
 }
 
-static int fill_stretches(struct mem_family *f, uint32_t kin, const struct ckpt_task *t,
-			  struct ckpt_error *err)
+int mem_family_fill(struct mem_family *f, uint32_t kin, pid_t pid, struct ckpt_error *err)
 {
 	MEM_AUTO_FILLER struct mem_filler fill = { .pages_fd = f->pages_fd };
 	size_t next;
@@ -210,8 +215,8 @@ static int fill_stretches(struct mem_family *f, uint32_t kin, const struct ckpt_
 			    n->slot - e->slot != next - i || n->place - e->place != next - i)
 				break;
 		}
-		if (e->kin == kin)
-			r = mem_fill_note(&fill, t->pid, -1, st->at + (e->slot - st->lo) * MEM_PAGE,
+		if (e->kin == kin && st->at)
+			r = mem_fill_note(&fill, pid, -1, st->at + (e->slot - st->lo) * MEM_PAGE,
 					  (next - i) * MEM_PAGE, e->place * MEM_PAGE, err);
 	}
 	return r < 0 ? r : mem_fill_run(&fill, err);
@@ -230,7 +235,7 @@ static int born(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *er
 	kin = (uint32_t)(k - st->family->kin);
 	r = make_stretches(run, st->family, kin, t, err);
 	if (!r)
-		r = fill_stretches(st->family, kin, t, err);
+		r = mem_family_fill(st->family, kin, t->pid, err);
 	return r < 0 ? ckpt_wrap(err, "memory that its descendants share") : 0;
 }
 

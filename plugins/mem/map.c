@@ -103,21 +103,24 @@ static int run_script(struct mapper *m, struct ckpt_error *err)
 
 /* ---- places ---------------------------------------------------------------------- */
 
+#define KEPT 3
+
 /* Ranges that a task keeps while it is mapped, in order: the agent's, and what it has inherited. */
-static size_t kept_ranges(const struct mapper *m, uint64_t kept[2][2])
+static size_t kept_ranges(const struct mapper *m, struct mem_range kept[KEPT])
 {
 	const struct mem_family *f = m->family;
-	uint64_t agent[2] = { m->agent_start, m->agent_end };
 	size_t n = 0;
 
-	if (f && f->start < m->agent_start) {
-		kept[n][0] = f->start;
-		kept[n++][1] = f->end;
-	}
-	memcpy(kept[n++], agent, sizeof(agent));
-	if (f && f->start > m->agent_start) {
-		kept[n][0] = f->start;
-		kept[n++][1] = f->end;
+	kept[n++] = (struct mem_range){ m->agent_start, m->agent_end };
+	for (; f; f = f->before) {
+		size_t at = n;
+
+		if (!f->start)
+			continue;
+		for (; at && kept[at - 1].start > f->start; at--)
+			kept[at] = kept[at - 1];
+		kept[at] = (struct mem_range){ f->start, f->end };
+		n++;
 	}
 	return n;
 }
@@ -127,17 +130,18 @@ static uint64_t find_hole(const struct mapper *m, uint64_t len)
 {
 	const mem_vmas_rec *v = m->j.ti->vmas;
 	const uint64_t gap = 256 * MEM_PAGE;
-	uint64_t at = 1ull << 32, kept[2][2];
+	uint64_t at = 1ull << 32;
+	struct mem_range kept[KEPT];
 	size_t n = kept_ranges(m, kept), k = 0;
 
 	for (size_t i = 0; i <= v->n_vma; i++) {
 		uint64_t end = i < v->n_vma ? v->vma[i]->start : MEM_TASK_SIZE;
 
-		for (; k < n && kept[k][0] < end; k++) {
-			if (kept[k][0] > at && kept[k][0] - at >= len + gap)
+		for (; k < n && kept[k].start < end; k++) {
+			if (kept[k].start > at && kept[k].start - at >= len + gap)
 				return at;
-			if (kept[k][1] + gap > at)
-				at = kept[k][1] + gap;
+			if (kept[k].end + gap > at)
+				at = kept[k].end + gap;
 		}
 		if (end > at && end - at >= len + gap)
 			return at;
@@ -181,13 +185,14 @@ static uint64_t longest_seam_piece(const mem_vmas_rec *m)
 static void clear(struct mapper *m)
 {
 	struct ckpt_script *s = m->j.s;
-	uint64_t kept[2][2], from = 0;
+	struct mem_range kept[KEPT];
 	size_t n = kept_ranges(m, kept);
+	uint64_t from = 0;
 
 	for (size_t i = 0; i < n; i++) {
-		if (kept[i][0] > from)
-			ckpt_script_add(s, SYS_munmap, CKPT_C(from), CKPT_C(kept[i][0] - from));
-		from = kept[i][1];
+		if (kept[i].start > from)
+			ckpt_script_add(s, SYS_munmap, CKPT_C(from), CKPT_C(kept[i].start - from));
+		from = kept[i].end;
 	}
 	ckpt_script_add(s, SYS_munmap, CKPT_C(from), CKPT_C(MEM_TASK_SIZE_LA57 - from));
 	/* without five levels of page tables: */
@@ -402,9 +407,10 @@ static int map_all(struct mapper *m, struct ckpt_error *err)
 	clear(m);
 	map_vdso(m);
 	r = map_groups(m, m->prots, err);
-	if (m->family)
-		ckpt_script_add(m->j.s, SYS_munmap, CKPT_C(m->family->start),
-				CKPT_C(m->family->end - m->family->start));
+	for (const struct mem_family *f = m->family; f; f = f->before)
+		if (f->start)
+			ckpt_script_add(m->j.s, SYS_munmap, CKPT_C(f->start),
+					CKPT_C(f->end - f->start));
 	return r;
 }
 

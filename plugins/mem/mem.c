@@ -14,6 +14,10 @@ static const struct ckpt_option options[] = {
 	  .type = CKPT_OPT_BOOL,
 	  .def = "yes",
 	  .help = "at restore, mapped files must have the size, inode and mtime of the dump" },
+	{ .name = "share-copies",
+	  .type = CKPT_OPT_BOOL,
+	  .def = "yes",
+	  .help = "copies of an image share the pages of private memory until they write to them" },
 	{ 0 },
 };
 
@@ -109,6 +113,7 @@ static const struct ckpt_step steps[] = {
 
 static const struct ckpt_extension extensions[] = {
 	{ CKPT_BIRTH_POINT, "memory", &mem_birth_kind },
+	{ CKPT_COPIES_POINT, "memory", &mem_copies_kind },
 	{ NULL, NULL, NULL },
 };
 

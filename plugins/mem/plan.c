@@ -9,7 +9,7 @@
 
 #include <ckpt/huge.h>
 
-#include "mem.h"
+#include "family.h"
 
 struct plan {
 	struct ckpt_run *run;
@@ -404,6 +404,7 @@ static int page_file_size(struct plan *p, struct ckpt_error *err)
 
 int mem_plan(struct ckpt_run *run, struct ckpt_error *err)
 {
+	const struct mem_family *before = mem_before_copies(run);
 	struct plan p = { .run = run };
 	struct mem_state *st;
 	int r = mem_state_get(run, &st, err);
@@ -426,5 +427,7 @@ int mem_plan(struct ckpt_run *run, struct ckpt_error *err)
 			r = plan_shared(&p, p.im->shared[i], err);
 	for (size_t i = 0; !r && i < p.im->n_tasks; i++)
 		r = plan_task(&p, &p.im->tasks[i], err);
+	if (!r && before)
+		r = ckpt_reserve(run, before->start, before->end, err);
 	return r < 0 ? r : mem_huge_plan(run, p.im);
 }
