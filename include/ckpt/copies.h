@@ -5,7 +5,8 @@
  * inherited: so private memory that ckpt has filled once is shared by all copies, and
  * still follows every rule of anonymous memory.
  *
- * The extension point "copies", owned by the engine. Since 0.1.
+ * The extension point "copies", owned by the engine, which asks the first plugin that has one.
+ * Since 0.1.
  */
 #ifndef CKPT_COPIES_H
 #define CKPT_COPIES_H

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import stat
 import subprocess
@@ -147,6 +148,35 @@ def names(context, test):
     expect("would take the name of the socket" in told, f"no socket is listed: {told}")
     expect(sockets == {path: path.lstat().st_ino for path in sockets}, "a socket was bound anew")
     victim.check("refused")
+
+
+def pss(pids):
+    """KiB of memory that they have, each page divided among all that have it."""
+    return sum(int(line.split()[1]) for pid in pids for line in proc.read(f"/proc/{pid}/smaps_rollup").splitlines()
+               if line.startswith("Pss:"))
+
+
+def memory(context, test):
+    """What no copy has written to is there once; what one writes or gives back, no other sees."""
+    victim, image = saved(context, test, "mem-copies")
+    one = pss(proc.tree(victim.pid))
+    expect(one > 64 << 10, f"the victim has {one} KiB only")
+
+    def used(copies):
+        return sum(pss(proc.tree(copy.first)) for copy in copies)
+    copies = branched(context, test, victim, image, 4)
+    expect(used(copies) < 2 * one, f"4 copies have {used(copies)} KiB, one has {one}")
+    told = context.ckpt().run(test, "verify", "-t", copies[0].root, "-D", image, code=codes.DIFFERENT).out
+    expect(not [line for line in told.splitlines() if re.match("mem[.](mm|vmas|pages|shared)", line)],
+           f"verify: {told}")
+    for number in (2, 3):
+        for copy in copies:
+            copy.check("branched", number)
+    for copy in copies:
+        copy.end()
+    apart = branched(context, test, victim, image, 4, "-o", "mem.share-copies=no")
+    expect(used(apart) > 3 * one, f"without sharing 4 copies have {used(apart)} KiB, one has {one}")
+    victim.check("branched")
 
 
 def program(test, *command, **streams):
@@ -325,6 +355,7 @@ def tests(context):
     for name in SCENARIOS:
         yield f"branch/{name}", lambda test, name=name: all_at_once(context, test, name, 4)
     yield "branch/eight", lambda test: all_at_once(context, test, "fd-basic", 8)
+    yield "branch/memory", lambda test: memory(context, test)
     yield "branch/again", lambda test: again(context, test)
     yield "branch/refused", lambda test: refused(context, test)
     yield "branch/shared", lambda test: shared(context, test)
