@@ -17,7 +17,7 @@ struct plan {
 	unsigned copies;	     /* plan for so many, before they are made; 0: for one tree */
 	bool forked;		     /* what tasks share by fork they shall share again */
 	uint32_t *kin_of, *entry_of; /* by place */
-	int *prots;
+	uint32_t *users;	     /* too; NULL: does not matter */
 	/* the group that is looked at */
 	uint32_t kin;
 	const mem_vma_rec *like;
@@ -218,6 +218,8 @@ static int note_holders(struct plan *p, struct ckpt_error *err)
 		for (uint64_t i = 0; i < e.n; i++) {
 			uint32_t *of = &p->kin_of[e.place + i];
 
+			if (p->users)
+				p->users[e.place + i]++;
 			if (*of != before || before == NOBODY) {
 				before = *of;
 				after = before == NOBODY
@@ -366,6 +368,22 @@ static int add_entry(struct plan *p, const struct mem_entry *e, struct ckpt_erro
 	return 0;
 }
 
+static size_t first_entry(const struct mem_family *f, uint32_t stretch, uint64_t slot)
+{
+	size_t lo = 0, hi = f->n_entries;
+
+	while (lo < hi) {
+		size_t mid = (lo + hi) / 2;
+		const struct mem_entry *e = &f->entry[mid];
+
+		if (e->stretch < stretch || (e->stretch == stretch && e->slot < slot))
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
 /* What fewer pages cost as mappings on their way is more than their copies. */
 #define WORTH_PAGES 16
 
@@ -389,6 +407,40 @@ static int add_entries(struct plan *p, const struct candidate *c, struct ckpt_er
 	return r;
 }
 
+/*
+ * A part of a stretch that was filled before: what tasks of this copy share, and what has
+ * another page in its place there, their own ancestor fills.
+ */
+static int take_use(struct plan *p, const struct mem_use *u, struct ckpt_error *err)
+{
+	const struct mem_family *by = p->f->before;
+	const struct candidate c = { u->stretch, u->shift, 0 };
+	size_t at = 0, i = first_entry(by, u->stretch, u->start + u->shift);
+	struct mem_extent e;
+	int r = add_use(p, &c, err);
+
+	while (!r && p->forked && next_part(&p->f->kin[p->kin], p->start, p->end, &at, &e))
+		for (; !r && e.n; e.page++, e.place++, e.n--) {
+			const uint32_t of = p->kin_of[e.place];
+			const uint64_t slot = e.page + u->shift;
+
+			if (!is_shared(of) || p->entry_of[e.place] != NOBODY)
+				continue;
+			while (i < by->n_entries && by->entry[i].stretch == u->stretch &&
+			       by->entry[i].slot < slot)
+				i++;
+			/* the root's page would be everybody's, instead of the one that is there */
+			if (i < by->n_entries && by->entry[i].stretch == u->stretch &&
+			    by->entry[i].slot == slot &&
+			    (by->entry[i].place == e.place || !(of & ~SHARED)))
+				continue;
+			r = add_entry(
+				p, &(struct mem_entry){ slot, e.place, u->stretch, of & ~SHARED },
+				err);
+		}
+	return r;
+}
+
 static int find_place(struct plan *p, struct ckpt_error *err)
 {
 	const struct mem_family *before = p->f->before;
@@ -401,7 +453,7 @@ static int find_place(struct plan *p, struct ckpt_error *err)
 		u = mem_inherited(before, mem_family_kin(before, p->f->kin[p->kin].id),
 				  p->start * MEM_PAGE);
 	if (u)
-		return add_use(p, &(struct candidate){ u->stretch, u->shift, 0 }, err);
+		return take_use(p, u, err);
 	if (p->copies && count_pages(p) < WORTH_PAGES)
 		return 0;
 	if (!p->copies && !p->forked)
@@ -422,7 +474,8 @@ static int find_place(struct plan *p, struct ckpt_error *err)
 static int compare_entries(const void *a, const void *b, void *arg)
 {
 	const struct mem_entry *x = a, *y = b;
-	const struct mem_kin *kin = arg;
+	const struct plan *p = arg;
+	const struct mem_kin *kin = p->f->kin;
 
 	if (x->stretch != y->stretch)
 		return x->stretch < y->stretch ? -1 : 1;
@@ -432,6 +485,8 @@ static int compare_entries(const void *a, const void *b, void *arg)
 		return kin[x->kin].depth > kin[y->kin].depth ? -1 : 1;
 	if (x->kin != y->kin)
 		return x->kin < y->kin ? -1 : 1;
+	if (p->users && p->users[x->place] != p->users[y->place])
+		return p->users[x->place] > p->users[y->place] ? -1 : 1;
 	return (x->place > y->place) - (x->place < y->place);
 }
 
@@ -441,7 +496,7 @@ static void settle_entries(const struct plan *p)
 	const uint32_t least = p->copies ? 1 : 2;
 	size_t n = 0;
 
-	qsort_r(f->entry, f->n_entries, sizeof(*f->entry), compare_entries, f->kin);
+	qsort_r(f->entry, f->n_entries, sizeof(*f->entry), compare_entries, (void *)p);
 	for (size_t i = 0; i < f->n_entries; i++) {
 		const struct mem_entry e = f->entry[i], *last = n ? &f->entry[n - 1] : NULL;
 		struct mem_stretch *s = &f->stretch[e.stretch];
@@ -458,52 +513,68 @@ static void settle_entries(const struct plan *p)
 	f->n_entries = n;
 }
 
-static size_t first_entry(const struct mem_family *f, uint32_t stretch, uint64_t slot)
+/* Entries of a family, in order of slots. */
+struct cursor {
+	const struct mem_family *f;
+	uint32_t stretch;
+	size_t i;
+	uint64_t end;
+};
+
+static struct cursor look_at(const struct mem_family *f, const struct mem_use *u)
 {
-	size_t lo = 0, hi = f->n_entries;
-
-	while (lo < hi) {
-		size_t mid = (lo + hi) / 2;
-		const struct mem_entry *e = &f->entry[mid];
-
-		if (e->stretch < stretch || (e->stretch == stretch && e->slot < slot))
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo;
+	return (struct cursor){ f, u->stretch,
+				f ? first_entry(f, u->stretch, u->start + u->shift) : 0,
+				u->end + u->shift };
 }
 
-/* Who has filled that stretch? */
-static const struct mem_family *filler_of(const struct mem_family *f, uint32_t stretch)
+/* The slot of the next one; UINT64_MAX: there is none. */
+static uint64_t next_slot(const struct cursor *c)
 {
-	return f->before && stretch < f->before->n_stretches ? f->before : f;
+	const struct mem_entry *e = c->f && c->i < c->f->n_entries ? &c->f->entry[c->i] : NULL;
+
+	return e && e->stretch == c->stretch && e->slot < c->end ? e->slot : UINT64_MAX;
+}
+
+/* Who of the ancestors of `k` was the last to write there: the deepest; NULL: none. */
+static const struct mem_entry *writer(struct cursor *c, uint64_t slot, const struct mem_kin *k)
+{
+	const struct mem_entry *found = NULL;
+
+	for (; next_slot(c) == slot; c->i++) {
+		const struct mem_entry *e = &c->f->entry[c->i];
+
+		if (!found && (!k || mem_kin_covers(&c->f->kin[e->kin], k)))
+			found = e;
+	}
+	return found;
 }
 
 /* What a task finds in its part of a stretch: its own pages are kept. */
 static int sort_out(struct mem_family *f, const struct mem_use *u, struct ckpt_error *err)
 {
-	const struct mem_family *by = filler_of(f, u->stretch);
+	struct cursor here = look_at(f, u), before = look_at(f->before, u);
 	struct mem_kin *k = &f->kin[u->kin];
 	struct mem_extent own = { 0 };
-	size_t n_drop = k->drop.n;
-	size_t i = first_entry(by, u->stretch, u->start + u->shift), at = 0;
+	size_t n_drop = k->drop.n, at = 0;
 	bool more = true;
 	int r = 0;
 
-	while (!r && i < by->n_entries && by->entry[i].stretch == u->stretch &&
-	       by->entry[i].slot < u->end + u->shift) {
-		uint64_t slot = by->entry[i].slot, page = slot - u->shift;
-		const struct mem_entry *found = NULL;
+	for (;;) {
+		uint64_t slot = next_slot(&here), page;
+		const struct mem_entry *found, *first;
 
-		/* the deepest ancestor was the last to write there */
-		for (; i < by->n_entries && by->entry[i].stretch == u->stretch &&
-		       by->entry[i].slot == slot;
-		     i++)
-			if (!found && (by != f || mem_kin_covers(&f->kin[by->entry[i].kin], k)))
-				found = &by->entry[i];
+		if (next_slot(&before) < slot)
+			slot = next_slot(&before);
+		if (slot == UINT64_MAX || r < 0)
+			return r;
+		found = writer(&here, slot, k);
+		/* before there were copies all that was written was everybody's */
+		first = writer(&before, slot, NULL);
+		found = found ? found : first;
 		if (!found)
 			continue;
+		page = slot - u->shift;
 		while (more && own.page + own.n <= page)
 			more = next_part(k, u->start, u->end, &at, &own);
 		if (more && own.page <= page && own.place + (page - own.page) == found->place)
@@ -513,7 +584,6 @@ static int sort_out(struct mem_family *f, const struct mem_use *u, struct ckpt_e
 		else /* not across the parts of two stretches */
 			r = mem_runs_append(&k->drop, page, 1, err);
 	}
-	return r;
 }
 
 static int compare_uses(const void *a, const void *b, void *arg)
@@ -599,12 +669,14 @@ static int plan_family(struct plan *p, const struct ckpt_kin *kin, uint64_t plac
 {
 	CKPT_AUTO_FREE uint32_t *kin_of = malloc((places + 1) * sizeof(*kin_of));
 	CKPT_AUTO_FREE uint32_t *entry_of = malloc((places + 1) * sizeof(*entry_of));
+	CKPT_AUTO_FREE uint32_t *users = p->copies ? calloc(places + 1, sizeof(*users)) : NULL;
 	struct mem_family *f = p->f;
 	int r;
 
 	p->kin_of = kin_of;
 	p->entry_of = entry_of;
-	if (!kin_of || !entry_of)
+	p->users = users;
+	if (!kin_of || !entry_of || (p->copies && !users))
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	memset(kin_of, 0xff, (places + 1) * sizeof(*kin_of));
 	memset(entry_of, 0xff, (places + 1) * sizeof(*entry_of));
