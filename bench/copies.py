@@ -10,15 +10,9 @@ from lib import proc
 from tools import timed
 
 NUMBERS = (1, 2, 4, 8)
-# what is written in a row: times of so many copies, of the last without sharing, memory of one and of the last
+# a row: times of so many copies, and of the last without sharing; memory of one, of the last, and without
 HEADS = ["load"] + [f"{number}" for number in NUMBERS] + ["apart", "MiB of 1", f"of {NUMBERS[-1]}", "apart"]
 APART = ("-o", "mem.share-copies=no")
-
-
-def pss(pids):
-    """MiB that they have, each page divided among all that have it."""
-    return sum(int(line.split()[1]) for pid in pids
-               for line in proc.read(f"/proc/{pid}/smaps_rollup").splitlines() if line.startswith("Pss:")) / 1024
 
 
 def branched(tool, victim, image, number, *more):
@@ -29,7 +23,7 @@ def branched(tool, victim, image, number, *more):
     firsts = [int(proc.stat_fields(int(Path(f"{prefix}.{i}").read_text(encoding="ascii")))[1][1])
               for i in range(1, number + 1)]
     trees = [pid for first in firsts for pid in proc.tree(first)]
-    used = pss(trees)
+    used = proc.pss(trees) / 1024
     for first in firsts:
         os.kill(first, signal.SIGKILL)
     proc.wait_gone(trees)
@@ -42,7 +36,7 @@ def measure(test, tool, load, args, place):
     images = Path(tempfile.mkdtemp(prefix="ckpt-bench-", dir=place))
     try:
         tool.dump(victim, images / "image", leave=True)
-        one = pss(proc.tree(victim.pid))
+        one = proc.pss(proc.tree(victim.pid)) / 1024
         rows = [[branched(tool, victim, images / "image", number) for number in NUMBERS]
                 + [branched(tool, victim, images / "image", NUMBERS[-1], *APART)]
                 for _ in range(args.rounds)]

@@ -67,6 +67,12 @@ def parents():
     return found
 
 
+def pss(pids):
+    """KiB of memory that they have, each page divided among all that have it."""
+    return sum(int(line.split()[1]) for pid in pids
+               for line in read(f"/proc/{pid}/smaps_rollup").splitlines() if line.startswith("Pss:"))
+
+
 def tree(root):
     """The pids of a tree, parents first."""
     children = {}

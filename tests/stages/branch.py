@@ -150,20 +150,14 @@ def names(context, test):
     victim.check("refused")
 
 
-def pss(pids):
-    """KiB of memory that they have, each page divided among all that have it."""
-    return sum(int(line.split()[1]) for pid in pids for line in proc.read(f"/proc/{pid}/smaps_rollup").splitlines()
-               if line.startswith("Pss:"))
-
-
 def memory(context, test):
     """What no copy has written to is there once; what one writes or gives back, no other sees."""
     victim, image = saved(context, test, "mem-copies")
-    one = pss(proc.tree(victim.pid))
+    one = proc.pss(proc.tree(victim.pid))
     expect(one > 64 << 10, f"the victim has {one} KiB only")
 
     def used(copies):
-        return sum(pss(proc.tree(copy.first)) for copy in copies)
+        return sum(proc.pss(proc.tree(copy.first)) for copy in copies)
     copies = branched(context, test, victim, image, 4)
     expect(used(copies) < 2 * one, f"4 copies have {used(copies)} KiB, one has {one}")
     told = context.ckpt().run(test, "verify", "-t", copies[0].root, "-D", image, code=codes.DIFFERENT).out
