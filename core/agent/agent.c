@@ -63,8 +63,7 @@ static int fine(const struct agent_op *op)
 
 static void run(struct agent_seat *seat)
 {
-	struct agent_op *ops =
-		(struct agent_op *)(seat->base + AGENT_CODE_SIZE + AGENT_HEADER_SIZE);
+	struct agent_op *ops = (struct agent_op *)seat->ops;
 	int64_t a[AGENT_MAX_ARGS];
 	uint32_t i, k;
 

@@ -27,7 +27,7 @@
 #define AGENT_MAX_ARGS	  6u
 
 enum agent_command {
-	AGENT_RUN = 1, /* execute ops[0..n_ops) of the script area */
+	AGENT_RUN = 1, /* execute ops[0..n_ops) */
 	AGENT_PREPARE, /* build what the thread needs to leave; its registers for that are in `way`
 			*/
 };
@@ -84,6 +84,7 @@ struct agent_seat {
 	uint32_t taken;	   /* 1 from before the thread is sent here until it has left */
 	uint32_t busy;	   /* 1 while a script runs */
 	uint64_t base;	   /* address of the segment in the task */
+	uint64_t ops;	   /* of what it is to execute */
 	struct agent_exit exit;
 	uint64_t way[WAY_N];
 	uint8_t stack[AGENT_STACK_SIZE] __attribute__((aligned(64)));

@@ -115,6 +115,8 @@ static int run_step(struct ckpt_run *run, const struct graph_node *n, struct ckp
 	run->ran[run->n_ran++] = n;
 	run->current = n->plugin;
 	r = n->step->fn(run, err);
+	if (ckpt_script_settle(run, r < 0 ? NULL : err) < 0 && r >= 0)
+		r = -err->err;
 	run->current = NULL;
 	/*
 	 * A step may hand up what ckpt_refuse() returned: its blocker is on the

@@ -31,7 +31,9 @@
 
 #define STOP_TIMEOUT_MS 3000
 #define RED_ZONE	128
-#define SHORT_WAIT	16  /* yields before it is worth sleeping */
+#define SHORT_WAIT	64    /* yields before it is worth sleeping */
+#define SHORT_SLICE	50000 /* nanoseconds of the first sleep, and of the longest: */
+#define LONG_SLICE	2000000
 #define SCRIPT_PATIENCE 600 /* seconds that one portion of a script may take */
 
 static long futex(uint32_t *word, int op, uint32_t val, const struct timespec *timeout)
@@ -83,7 +85,7 @@ static bool agent_is_done(const struct ckpt_agent *a)
 
 int agent_wait(struct ckpt_agent *a, struct ckpt_error *err)
 {
-	const struct timespec slice = { 0, 2000000 };
+	struct timespec slice = { 0, SHORT_SLICE };
 	time_t deadline = time(NULL) + SCRIPT_PATIENCE;
 	uint32_t done;
 
@@ -104,9 +106,11 @@ int agent_wait(struct ckpt_agent *a, struct ckpt_error *err)
 		if (time(NULL) > deadline)
 			return ckpt_fail_sys(err, ETIMEDOUT, "thread %d: the agent is stuck",
 					     (int)a->th->tid);
-		/* a wake-up that was lost costs a slice, not the run */
+		/* an event of ptrace, or a wake-up that was lost, costs a slice */
 		if (futex(&a->seat->done, FUTEX_WAIT, done, &slice) && errno == ETIMEDOUT)
 			futex(&a->seat->seq, FUTEX_WAKE, 1, NULL);
+		if (slice.tv_nsec < LONG_SLICE)
+			slice.tv_nsec *= 2;
 	}
 	return 0;
 }
@@ -185,6 +189,17 @@ int agent_enter(struct ckpt_agent *a, const struct user_regs_struct *regs, struc
 	struct user_regs_struct r = loop_regs(a, regs);
 
 	return go(a, &r, err);
+}
+
+int agent_born(struct ckpt_agent *a, struct ckpt_error *err)
+{
+	struct user_regs_struct r = loop_regs(a, &a->ps->born);
+
+	if (INSIST(ptrace(PTRACE_SETREGS, a->th->tid, NULL, &r)) ||
+	    INSIST(ptrace(PTRACE_CONT, a->th->tid, NULL, 0L)))
+		return ckpt_fail_sys(err, errno, "thread %d: entering the agent", (int)a->th->tid);
+	a->state = THREAD_SEATED;
+	return 0;
 }
 
 /* Undo an entry that failed before the agent was reached; the thread is stopped. */

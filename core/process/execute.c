@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Running syscall scripts: in portions that fit into the segment's script area. */
+/* Syscall scripts in the segment's script area: portions of them, operations first, then data. */
 #include <errno.h>
 #include <string.h>
 
@@ -8,24 +8,16 @@
 #include "process/set.h"
 
 #define MAX_OPS	  512u
-#define DATA_AT	  (MAX_OPS * (uint32_t)sizeof(struct agent_op))
-#define DATA_ROOM (AGENT_SCRIPT_SIZE - DATA_AT)
+#define DATA_ROOM (AGENT_SCRIPT_SIZE - MAX_OPS * (uint32_t)sizeof(struct agent_op))
 
-_Static_assert(DATA_AT + 6 * (33u << 10) < AGENT_SCRIPT_SIZE, "one operation must fit");
-
-struct portion {
-	struct ckpt_script *s;
-	const struct segment *seg;
-	size_t from, to; /* operations [from, to) */
-	size_t used;	 /* bytes of data */
-};
+_Static_assert(DATA_ROOM > 6 * (33u << 10), "one operation must fit");
 
 static bool has_buffer(const struct script_arg *a)
 {
 	return a->kind == CKPT_ARG_IN || a->kind == CKPT_ARG_OUT || a->kind == CKPT_ARG_INOUT;
 }
 
-static size_t data_of(const struct portion *p, const struct script_op *op)
+static size_t data_of(const struct flight *p, const struct script_op *op)
 {
 	size_t n = 0;
 
@@ -42,28 +34,45 @@ static size_t data_of(const struct portion *p, const struct script_op *op)
 	return n;
 }
 
-static void cut(struct portion *p)
+void portion_cut(struct flight *p)
 {
 	size_t data = 0;
 
-	for (p->to = p->from; p->to < p->s->n && p->to - p->from < MAX_OPS; p->to++) {
-		data += data_of(p, &p->s->ops[p->to]);
-		if (data > DATA_ROOM)
+	p->from = p->to;
+	for (; p->to < p->s->n && p->to - p->from < MAX_OPS; p->to++) {
+		size_t more = data_of(p, &p->s->ops[p->to]);
+
+		if (data + more > DATA_ROOM)
 			break;
+		data += more;
 	}
+	p->len = (p->to - p->from) * sizeof(struct agent_op) + data;
 }
 
-/* Put a buffer into the script area and note its address in the task. */
-static void place(struct portion *p, struct script_arg *a)
+static struct segment *segment_of(const struct flight *p)
 {
-	a->addr = segment_script_addr(p->seg) + DATA_AT + p->used;
+	return p->th->agent->seg;
+}
+
+/* The engine's address of what is at that address in the task. */
+static uint8_t *in_area(const struct flight *p, uint64_t addr)
+{
+	const struct segment *seg = segment_of(p);
+
+	return segment_script(seg) + (addr - segment_script_addr(seg));
+}
+
+/* Put a buffer behind those that are there and note its address in the task. */
+static void place(struct flight *p, struct script_arg *a)
+{
+	a->addr = segment_script_addr(segment_of(p)) + p->at + p->used;
 	/* a script may have no data at all */
 	if (a->len)
-		memcpy(segment_script(p->seg) + DATA_AT + p->used, p->s->data + a->data, a->len);
+		memcpy(in_area(p, a->addr), p->s->data + a->data, a->len);
 	p->used += (a->len + 15) & ~(size_t)15;
 }
 
-static void encode_arg(struct portion *p, struct script_arg *a, struct agent_op *to, size_t i)
+static void encode_arg(struct flight *p, struct script_arg *a, struct agent_op *to, size_t i)
 {
 	struct script_op *ops = p->s->ops;
 
@@ -97,11 +106,21 @@ static void encode_arg(struct portion *p, struct script_arg *a, struct agent_op 
 	}
 }
 
-static void encode(struct portion *p)
+static void encode_pointer(const struct flight *p, const struct script_pointer *ptr)
 {
-	struct agent_op *out = (struct agent_op *)segment_script(p->seg);
+	const struct script_arg *in = &p->s->ops[ptr->op].args[ptr->arg];
+	const uint64_t addr = p->s->ops[ptr->op2].args[ptr->arg2].addr + ptr->plus;
 
-	p->used = 0;
+	if ((size_t)ptr->op >= p->from && (size_t)ptr->op < p->to &&
+	    ptr->at + sizeof(addr) <= in->len)
+		memcpy(in_area(p, in->addr) + ptr->at, &addr, sizeof(addr));
+}
+
+void portion_encode(struct flight *p)
+{
+	struct agent_op *out = (struct agent_op *)(segment_script(segment_of(p)) + p->at);
+
+	p->used = (p->to - p->from) * sizeof(*out);
 	for (size_t i = p->from; i < p->to; i++, out++) {
 		struct script_op *op = &p->s->ops[i];
 
@@ -113,28 +132,29 @@ static void encode(struct portion *p)
 		for (size_t k = 0; k < op->n_args; k++)
 			encode_arg(p, &op->args[k], out, k);
 	}
-	for (size_t i = 0; i < p->s->n_pointers; i++) {
-		const struct script_pointer *ptr = &p->s->pointers[i];
-		const struct script_arg *in, *to;
-		uint64_t addr;
+	for (size_t i = 0; i < p->s->n_pointers; i++)
+		encode_pointer(p, &p->s->pointers[i]);
+}
 
-		if ((size_t)ptr->op < p->from || (size_t)ptr->op >= p->to)
-			continue;
-		in = &p->s->ops[ptr->op].args[ptr->arg];
-		to = &p->s->ops[ptr->op2].args[ptr->arg2];
-		addr = to->addr + ptr->plus;
-		if (ptr->at + sizeof(addr) <= in->len)
-			memcpy(segment_script(p->seg) + (in->addr - segment_script_addr(p->seg)) +
-				       ptr->at,
-			       &addr, sizeof(addr));
+static void trace(const struct flight *p, uint32_t executed)
+{
+	char line[512];
+
+	if (!run_logs(p->s->run, CKPT_LOG_SCRIPT))
+		return;
+	for (size_t i = p->from; i < p->from + executed; i++) {
+		script_format(p->s, &p->s->ops[i], line, sizeof(line));
+		ckpt_log(p->s->run, CKPT_LOG_SCRIPT, "[%d] %s: %s", (int)p->th->tid, p->s->name,
+			 line);
 	}
 }
 
-/* Take results and buffers back. */
-static void decode(struct portion *p, uint32_t executed)
+void portion_decode(struct flight *p, uint32_t executed)
 {
-	const struct agent_op *in = (const struct agent_op *)segment_script(p->seg);
+	const struct agent_op *in =
+		(const struct agent_op *)(segment_script(segment_of(p)) + p->at);
 
+	p->s->run->calls += executed;
 	for (size_t i = p->from; i < p->from + executed; i++, in++) {
 		struct script_op *op = &p->s->ops[i];
 
@@ -143,90 +163,23 @@ static void decode(struct portion *p, uint32_t executed)
 		for (size_t k = 0; k < op->n_args; k++) {
 			struct script_arg *a = &op->args[k];
 
-			if (a->kind != CKPT_ARG_OUT && a->kind != CKPT_ARG_INOUT)
-				continue;
-			memcpy(p->s->data + a->data,
-			       segment_script(p->seg) + (a->addr - segment_script_addr(p->seg)),
-			       a->len);
+			if (a->kind == CKPT_ARG_OUT || a->kind == CKPT_ARG_INOUT)
+				memcpy(p->s->data + a->data, in_area(p, a->addr), a->len);
 		}
 	}
+	trace(p, executed);
 }
 
-static void trace(struct portion *p, struct ckpt_thread *th, uint32_t executed)
-{
-	char line[512];
-
-	if (!run_logs(p->s->run, CKPT_LOG_SCRIPT))
-		return;
-	for (size_t i = p->from; i < p->from + executed; i++) {
-		script_format(p->s, &p->s->ops[i], line, sizeof(line));
-		ckpt_log(p->s->run, CKPT_LOG_SCRIPT, "[%d] %s: %s", (int)th->tid, p->s->name, line);
-	}
-}
-
-static int report_failed(const struct portion *p, struct ckpt_thread *th, uint32_t executed,
-			 struct ckpt_error *err)
+int portion_failed(const struct flight *p, uint32_t executed, struct ckpt_error *err)
 {
 	const struct script_op *op = &p->s->ops[p->from + executed - 1];
+	const struct ckpt_task *t = p->th->task;
 	char line[512];
 	int e = op->result < 0 && op->result >= -4095 ? (int)-op->result : EPROTO;
 
 	script_format(p->s, op, line, sizeof(line));
 	if (op->check == AGENT_CHECK_EXACT)
-		return ckpt_fail(err, e, "%s: task %u (%s): %s, expected 0x%llx", p->s->name,
-				 th->task->id, th->task->comm, line, (long long)op->expect);
-	return ckpt_fail(err, e, "%s: task %u (%s): %s", p->s->name, th->task->id, th->task->comm,
-			 line);
-}
-
-static int check(const struct ckpt_script *s, const struct ckpt_thread *th, struct ckpt_error *err)
-{
-	if (!s || s->failed)
-		return ckpt_fail_sys(err, s ? s->failed : ENOMEM, "script %s",
-				     s ? s->name : "without memory");
-	if (th->agent->state != THREAD_SEATED)
-		return ckpt_fail(err, EINVAL, "%s: thread %d has no agent", s->name, (int)th->tid);
-	return 0;
-}
-
-int ckpt_script_run(struct ckpt_script *s, struct ckpt_thread *th, struct ckpt_error *err)
-{
-	struct ckpt_agent *a = th->agent;
-	struct portion p = { .s = s };
-
-	if (check(s, th, err))
-		return -err->err;
-	p.seg = a->seg;
-	s->run->scripts++;
-	for (p.from = 0; p.from < s->n; p.from = p.to) {
-		int r;
-
-		cut(&p);
-		encode(&p);
-		a->seat->n_ops = (uint32_t)(p.to - p.from);
-		r = agent_post(a, AGENT_RUN, err);
-		if (!r)
-			r = agent_wait(a, err);
-		if (r)
-			return ckpt_wrap(err, "%s", s->name);
-		s->run->calls += a->seat->executed;
-		decode(&p, a->seat->executed);
-		trace(&p, th, a->seat->executed);
-		if (a->seat->failed)
-			return report_failed(&p, th, a->seat->executed, err);
-	}
-	return 0;
-}
-
-int execute_last(struct ckpt_script *s, struct ckpt_thread *th, struct ckpt_error *err)
-{
-	struct ckpt_agent *a = th->agent;
-	struct portion p = { .s = s, .seg = a->seg };
-
-	if (check(s, th, err))
-		return -err->err;
-	cut(&p);
-	encode(&p);
-	a->seat->n_ops = (uint32_t)(p.to - p.from);
-	return agent_post(a, AGENT_RUN, err);
+		return ckpt_fail(err, e, "%s: task %u (%s): %s, expected 0x%llx", p->s->name, t->id,
+				 t->comm, line, (long long)op->expect);
+	return ckpt_fail(err, e, "%s: task %u (%s): %s", p->s->name, t->id, t->comm, line);
 }

@@ -11,6 +11,7 @@
 #include <ckpt/plugin.h>
 
 #include "agent/agent.h"
+#include "process/flight.h"
 #include "process/frame.h"
 #include "process/keeper.h"
 #include "process/mounts.h"
@@ -104,17 +105,19 @@ struct proc_set {
 	struct keeper keeper;	/* dump: started before the tree stands still */
 	struct gadgets gadgets; /* dump: of the task before */
 	struct xstate_ends xstate_ends;
+	struct flights flights; /* scripts under way */
 	bool restoring;
 	/* restore */
 	struct range *reserved;
 	size_t n_reserved, cap_reserved;
 	struct segment *seg;
-	uint64_t syscall_at; /* an instruction in the text of the task before */
-	int max_fd;	     /* highest descriptor number of any task */
-	int self_pidfd;	     /* pidfd of the engine: skeletons fetch descriptors through it */
-	int channel[2];	     /* sockets: the engine's end, and the one that all skeletons have */
-	pid_t newborn;	     /* cloned last, stopped, not yet seated */
-	void *birth;	     /* the stack on which the root was born */
+	struct user_regs_struct born; /* what a skeleton has of registers, but for the agent's */
+	uint64_t syscall_at;	      /* an instruction in the text of the task before */
+	int max_fd;		      /* highest descriptor number of any task */
+	int self_pidfd; /* pidfd of the engine: skeletons fetch descriptors through it */
+	int channel[2]; /* sockets: the engine's end, and the one that all skeletons have */
+	pid_t newborn;	/* cloned last, stopped, not yet seated */
+	void *birth;	/* the stack on which the root was born */
 };
 
 static inline struct task_node *node_of(const struct ckpt_task *t)
@@ -204,8 +207,10 @@ int agent_post(struct ckpt_agent *a, uint32_t command, struct ckpt_error *err);
 int agent_wait(struct ckpt_agent *a, struct ckpt_error *err);
 /* Send a stopped thread into the loop at its seat. `regs` are what it has now. */
 int agent_enter(struct ckpt_agent *a, const struct user_regs_struct *regs, struct ckpt_error *err);
+/* The same for one that an agent has cloned, with all signals blocked like its parent. */
+int agent_born(struct ckpt_agent *a, struct ckpt_error *err);
 
-/* execute.c */
+/* flight.c */
 /* Run a script whose last operation does not come back. */
 int execute_last(struct ckpt_script *s, struct ckpt_thread *th, struct ckpt_error *err);
 

@@ -174,6 +174,7 @@ static int map_segment(struct ckpt_agent *a, struct ckpt_error *err)
 	regs.rsi = a->seg->addr;
 	regs.rdx = SHM_EXEC;
 	r = step_syscall(a, &regs, err);
+	a->ps->born = regs;
 	if (!r && regs.rax != a->seg->addr)
 		r = ckpt_fail_sys(err, (int)-regs.rax, "shmat(2) in the root skeleton");
 	return r ? r : agent_enter(a, &regs, err);
@@ -271,56 +272,93 @@ int skeleton_adopt(struct ckpt_agent *parent, struct ckpt_error *err)
 	return 0;
 }
 
+struct clone_in {
+	struct clone_args args;
+	pid_t tids[64];
+};
+
+/* With known numbers nobody stops at the birth but the newcomer, who does so before it runs. */
+static bool is_quiet(const struct ckpt_birth *b)
+{
+	return b->known && b->n_set_tid;
+}
+
+static int add_clone(struct ckpt_script *s, const struct ckpt_birth *b, uint64_t flags,
+		     struct ckpt_error *err)
+{
+	const size_t room = b->n_set_tid * sizeof(pid_t);
+	struct clone_in in = { .args = { .flags = b->clone_flags | flags,
+					 .set_tid_size = b->n_set_tid } };
+	int op;
+
+	if (b->n_set_tid > CKPT_ARRAY_SIZE(in.tids))
+		return ckpt_fail(err, E2BIG, "%zu pid namespace levels", b->n_set_tid);
+	if (is_quiet(b))
+		in.args.flags |= CLONE_UNTRACED | CLONE_PTRACE;
+	in.args.exit_signal = flags & CLONE_THREAD ? 0 : (uint64_t)b->exit_signal;
+	if (room)
+		memcpy(in.tids, b->set_tid, room);
+	op = ckpt_script_add(s, SYS_clone3, CKPT_IN(&in, sizeof(in.args) + room),
+			     CKPT_C(sizeof(in.args)));
+	if (room)
+		ckpt_script_pointer(s, op, 0, offsetof(struct clone_args, set_tid), op, 0,
+				    sizeof(in.args));
+	return 0;
+}
+
+static int clone_failed(struct ckpt_error *err)
+{
+	if (err->err == EEXIST)
+		ckpt_hint(err, "a process with that pid is running");
+	return -err->err;
+}
+
+/* Wait until a newcomer with a known number is in its first stop. */
+static int catch_newborn(pid_t tid, struct ckpt_error *err)
+{
+	int status, r = wait_stop(tid, STOP_TIMEOUT_MS, &status);
+
+	return r ? ckpt_fail_sys(err, r, "cloned thread %d", (int)tid) : 0;
+}
+
 /* Let `by` call clone3(2); the newcomer's tid in our pid namespace is returned. */
 static pid_t clone_by(struct ckpt_run *run, struct ckpt_thread *by, const struct ckpt_birth *b,
 		      uint64_t flags, struct ckpt_error *err)
 {
 	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "clone");
-	struct {
-		struct clone_args args;
-		pid_t tids[64];
-	} in = { 0 };
-	int op, r;
+	struct proc_set *ps = run_procs(run);
+	int r;
 
-	if (b->n_set_tid > CKPT_ARRAY_SIZE(in.tids))
-		return ckpt_fail(err, E2BIG, "%zu pid namespace levels", b->n_set_tid);
-	in.args.flags = b->clone_flags | flags;
-	in.args.exit_signal = flags & CLONE_THREAD ? 0 : (uint64_t)b->exit_signal;
-	in.args.set_tid_size = b->n_set_tid;
-	if (b->n_set_tid)
-		memcpy(in.tids, b->set_tid, b->n_set_tid * sizeof(pid_t));
 	if (b->reap) {
 		ckpt_script_add(s, SYS_wait4, CKPT_C(b->reap), CKPT_C(0), CKPT_C(__WALL),
 				CKPT_C(0));
 		ckpt_script_expect(s, b->reap);
 	}
-	op = ckpt_script_add(s, SYS_clone3, CKPT_IN(&in, sizeof(in)), CKPT_C(sizeof(in.args)));
-	if (b->n_set_tid)
-		ckpt_script_pointer(s, op, 0, offsetof(struct clone_args, set_tid), op, 0,
-				    sizeof(in.args));
-	run_procs(run)->newborn = 0;
-	r = ckpt_script_run(s, by, err);
-	if (r) {
-		if (err->err == EEXIST)
-			ckpt_hint(err, "a process with that pid is running");
+	r = add_clone(s, b, flags, err);
+	if (r)
 		return r;
+	ps->newborn = 0;
+	r = ckpt_script_run(s, by, err);
+	if (r)
+		return clone_failed(err);
+	if (is_quiet(b)) {
+		ps->newborn = b->set_tid[b->n_set_tid - 1];
+		r = catch_newborn(ps->newborn, err);
 	}
-	return run_procs(run)->newborn ? run_procs(run)->newborn
-				       : ckpt_fail(err, EPROTO, "clone3(2) made nothing");
+	if (r)
+		return r;
+	return ps->newborn ? ps->newborn : ckpt_fail(err, EPROTO, "clone3(2) made nothing");
 }
 
 static int seat_newborn(struct ckpt_thread *th, struct ckpt_error *err)
 {
-	struct user_regs_struct regs;
 	int r = take_seat(th->agent, err);
 
 	if (r)
 		return r;
 	th->agent->state = THREAD_STOPPED;
 	th->agent->ps->newborn = 0; /* from now on it is found among the tasks */
-	if (INSIST(ptrace(PTRACE_GETREGS, th->tid, NULL, &regs)))
-		return ckpt_fail_sys(err, errno, "thread %d: registers", (int)th->tid);
-	return agent_enter(th->agent, &regs, err);
+	return agent_born(th->agent, err);
 }
 
 int ckpt_make_child(struct ckpt_run *run, struct ckpt_task *parent, uint32_t id,
@@ -359,6 +397,39 @@ int ckpt_make_thread(struct ckpt_run *run, struct ckpt_task *task, const struct 
 	if (!r && out)
 		*out = th;
 	return r;
+}
+
+static int seat_threads(struct ckpt_task *task, const struct ckpt_birth *b, size_t n,
+			struct ckpt_error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < n && !r; i++) {
+		struct ckpt_thread *th =
+			set_add_thread(node_of(task), b[i].set_tid[b[i].n_set_tid - 1], err);
+
+		r = th ? catch_newborn(th->tid, err) : -ENOMEM;
+		if (!r)
+			r = seat_newborn(th, err);
+	}
+	return r;
+}
+
+int ckpt_make_threads(struct ckpt_run *run, struct ckpt_task *task, const struct ckpt_birth *b,
+		      size_t n, struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "clone");
+	int r = 0;
+
+	for (size_t i = 0; i < n && !r; i++)
+		r = is_quiet(&b[i]) && !b[i].reap
+			    ? add_clone(s, &b[i], THREAD_FLAGS, err)
+			    : ckpt_fail(err, EINVAL, "thread %zu has no number", i);
+	if (r || !n)
+		return r;
+	if (ckpt_script_run(s, task->threads[0], err))
+		return clone_failed(err);
+	return seat_threads(task, b, n, err);
 }
 
 /* ---- ending --------------------------------------------------------------------------------- */

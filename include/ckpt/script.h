@@ -107,6 +107,18 @@ CKPT_API void ckpt_script_allow(struct ckpt_script *s, int err);
  */
 CKPT_API int ckpt_script_run(struct ckpt_script *s, struct ckpt_thread *th, struct ckpt_error *err);
 
+/*
+ * As ckpt_script_run(), without waiting for it. The script belongs to the engine from here
+ * on and is freed by it, also on failure. Scripts of one thread are run in order, those of
+ * several at the same time. What fails later is reported by ckpt_script_settle(), or at the
+ * end of the step, which no script outlasts. Since 0.1.
+ */
+CKPT_API int ckpt_script_post(struct ckpt_script *s, struct ckpt_thread *th,
+			      struct ckpt_error *err);
+
+/* Wait for all scripts that were posted; the first failure of any. */
+CKPT_API int ckpt_script_settle(struct ckpt_run *run, struct ckpt_error *err);
+
 /* Result of an operation in the last run. */
 CKPT_API int64_t ckpt_script_result(const struct ckpt_script *s, int op);
 

@@ -132,6 +132,8 @@ struct ckpt_birth {
 	 * 0: none.
 	 */
 	pid_t reap;
+	/* set_tid has the numbers of all levels: ckpt knows who is born without looking for him */
+	bool known;
 };
 
 /*
@@ -151,6 +153,10 @@ CKPT_API int ckpt_make_child(struct ckpt_run *run, struct ckpt_task *parent, uin
 CKPT_API int ckpt_make_thread(struct ckpt_run *run, struct ckpt_task *task,
 			      const struct ckpt_birth *b, struct ckpt_thread **out,
 			      struct ckpt_error *err);
+
+/* Make `n` further threads of `task` at once. All numbers are `known`, none is to be reaped. */
+CKPT_API int ckpt_make_threads(struct ckpt_run *run, struct ckpt_task *task,
+			       const struct ckpt_birth *b, size_t n, struct ckpt_error *err);
 
 /*
  * Give a task its own copy of what it was born to share with its parent: CLONE_FILES

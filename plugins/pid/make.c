@@ -13,7 +13,9 @@ struct ckpt_birth pid_birth(pid_t *set_tid, const int32_t *nr, size_t n, size_t 
 {
 	for (size_t i = 0; i < inner; i++)
 		set_tid[i] = nr[n - 1 - i];
-	return (struct ckpt_birth){ .set_tid = inner ? set_tid : NULL, .n_set_tid = inner };
+	return (struct ckpt_birth){ .set_tid = inner ? set_tid : NULL,
+				    .n_set_tid = inner,
+				    .known = inner == n };
 }
 
 /* ckpt's next child is born there. */

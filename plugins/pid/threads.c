@@ -138,12 +138,11 @@ static int make_one(const struct making *m, const Ckpt__Pid__Thread *rec, struct
 	const struct timespec nap = { 0, 5000000 };
 	int r = 0;
 
-	if (m->inner >= rec->n_tids) {
-		pid_t set_tid[PID_MAX_LEVELS];
-		const struct ckpt_birth b = pid_birth(set_tid, rec->tids, rec->n_tids, rec->n_tids);
+	if (!rec->n_tids) {
+		const struct ckpt_birth any = { 0 };
 		struct ckpt_thread *th;
 
-		return ckpt_make_thread(m->run, m->n->task, &b, &th, err);
+		return ckpt_make_thread(m->run, m->n->task, &any, &th, err);
 	}
 	for (int tries = 0; tries < SLOW_TRIES && r == 0; tries++) {
 		if (tries > FAST_TRIES)
@@ -155,6 +154,33 @@ static int make_one(const struct making *m, const Ckpt__Pid__Thread *rec, struct
 	return ckpt_fail(err, EEXIST, "id %d is taken by somebody else", rec->tids[0]);
 }
 
+/* Those that may choose all their numbers, with one script. */
+static int make_together(const struct making *m, struct ckpt_error *err)
+{
+	const Ckpt__Pid__Task *rec = m->n->rec;
+	CKPT_AUTO_FREE pid_t *tids = calloc(rec->n_threads * m->levels, sizeof(*tids));
+	CKPT_AUTO_FREE struct ckpt_birth *b = calloc(rec->n_threads, sizeof(*b));
+	size_t n = 0;
+
+	if (!tids || !b)
+		return ckpt_fail_sys(err, ENOMEM, "threads");
+	for (size_t k = 1; k < rec->n_threads; k++, n++)
+		b[n] = pid_birth(tids + n * m->levels, rec->threads[k]->tids, m->levels, m->levels);
+	return ckpt_make_threads(m->run, m->n->task, b, n, err);
+}
+
+static int make_threads(const struct making *m, struct ckpt_error *err)
+{
+	const Ckpt__Pid__Task *rec = m->n->rec;
+
+	if (rec->n_threads > 1 && rec->threads[0]->n_tids && m->inner >= m->levels)
+		return make_together(m, err);
+	for (size_t k = 1; k < rec->n_threads; k++)
+		if (make_one(m, rec->threads[k], err) < 0)
+			return ckpt_wrap(err, "thread %zu", k);
+	return 0;
+}
+
 int pid_threads(struct ckpt_run *run, struct ckpt_error *err)
 {
 	struct pid_plan *p = ckpt_state(run);
@@ -164,9 +190,8 @@ int pid_threads(struct ckpt_run *run, struct ckpt_error *err)
 		const struct making m = { run, p, n, p->ns[n->ns]->level + 1,
 					  inner_levels(run, p, n) };
 
-		for (size_t k = 1; k < n->rec->n_threads; k++)
-			if (make_one(&m, n->rec->threads[k], err) < 0)
-				return ckpt_wrap(err, "task %u: thread %zu", n->id, k);
+		if (make_threads(&m, err) < 0)
+			return ckpt_wrap(err, "task %u", n->id);
 		ckpt_count(run, "threads", n->rec->n_threads);
 	}
 	return 0;

@@ -257,6 +257,32 @@ static void run_a_script(struct ckpt_run *run, struct ckpt_thread *th)
 	ckpt_script_free(s);
 }
 
+/* More than may be under way at once, each too long for one portion; then one that fails. */
+static void post_scripts(struct ckpt_run *run, struct ckpt_task *t)
+{
+	struct ckpt_error err = { 0 };
+	const uint64_t calls = run->calls;
+
+	for (int turn = 0; turn < 30; turn++) {
+		struct ckpt_script *s = ckpt_script_new(run, "posted");
+
+		for (int i = 0; i < 600; i++)
+			ckpt_script_add0(s, SYS_getppid);
+		must(ckpt_script_post(s, t->threads[(size_t)turn % t->n_threads], &err), &err);
+	}
+	must(ckpt_script_settle(run, &err), &err);
+	assert_int_equal(run->calls - calls, 30 * 600);
+	for (size_t i = 0; i < 2; i++) {
+		struct ckpt_script *s = ckpt_script_new(run, "posted");
+
+		ckpt_script_add(s, i ? SYS_getppid : SYS_close, CKPT_C(9999));
+		must(ckpt_script_post(s, t->threads[i], &err), &err);
+	}
+	assert_int_equal(ckpt_script_settle(run, &err), -EBADF);
+	assert_non_null(strstr(err.text, "close(9999)"));
+	must(ckpt_script_settle(run, &err), &err);
+}
+
 static void test_in_and_out(void **state)
 {
 	struct ckpt_error err = { 0 };
@@ -278,6 +304,7 @@ static void test_in_and_out(void **state)
 		must(proc_agents_in(run.procs, &err), &err);
 		for (size_t i = 0; i < t->n_threads; i++)
 			run_a_script(&run, t->threads[i]);
+		post_scripts(&run, t);
 		must(proc_agents_out(run.procs, &err), &err);
 		must(proc_release(run.procs, CKPT_AFTER_RUN, &err), &err);
 		proc_free(run.procs);
