@@ -147,18 +147,27 @@ static const struct task_creds *own(struct task_state *st, struct ckpt_error *er
 	return st->mine;
 }
 
+static bool same_ids(const Ckpt__Task__Credentials *a, const Ckpt__Task__Credentials *b)
+{
+	return b && b->n_uids == 4 && b->n_gids == 4 && a->n_groups == b->n_groups &&
+	       !memcmp(a->uids, b->uids, 4 * sizeof(*a->uids)) &&
+	       !memcmp(a->gids, b->gids, 4 * sizeof(*a->gids)) &&
+	       (!a->n_groups || !memcmp(a->groups, b->groups, a->n_groups * sizeof(*a->groups)));
+}
+
+bool task_creds_same(const Ckpt__Task__Credentials *a, const Ckpt__Task__Credentials *b)
+{
+	return same_ids(a, b) && a->inheritable == b->inheritable && a->permitted == b->permitted &&
+	       a->effective == b->effective && a->bounding == b->bounding &&
+	       a->ambient == b->ambient && a->securebits == b->securebits;
+}
+
 bool task_creds_is_own(struct task_state *st, const struct task_creds *c)
 {
 	struct ckpt_error ignored = { 0 };
 	const struct task_creds *mine = own(st, &ignored);
-	const Ckpt__Task__Credentials *a = &c->msg, *b = mine ? &mine->msg : NULL;
 
-	return mine && !memcmp(c->uids, mine->uids, sizeof(mine->uids)) &&
-	       !memcmp(c->gids, mine->gids, sizeof(mine->gids)) && a->n_groups == b->n_groups &&
-	       !memcmp(c->groups, mine->groups, a->n_groups * sizeof(*c->groups)) &&
-	       a->inheritable == b->inheritable && a->permitted == b->permitted &&
-	       a->effective == b->effective && a->bounding == b->bounding &&
-	       a->ambient == b->ambient && a->securebits == b->securebits;
+	return mine && task_creds_same(&c->msg, &mine->msg);
 }
 
 /* Capabilities that the restorer would have to have and has not, by name. */
@@ -193,14 +202,6 @@ static const Ckpt__Task__Thread *main_thread(struct ckpt_run *run, const Ckpt__T
 			return m;
 	}
 	return NULL;
-}
-
-static bool same_ids(const Ckpt__Task__Credentials *a, const Ckpt__Task__Credentials *b)
-{
-	return b && b->n_uids == 4 && b->n_gids == 4 && a->n_groups == b->n_groups &&
-	       !memcmp(a->uids, b->uids, 4 * sizeof(*a->uids)) &&
-	       !memcmp(a->gids, b->gids, 4 * sizeof(*a->gids)) &&
-	       (!a->n_groups || !memcmp(a->groups, b->groups, a->n_groups * sizeof(*a->groups)));
 }
 
 /* Ids are taken before the user namespace is joined, and threads are made after that. */

@@ -110,11 +110,14 @@ int task_limits_plan(struct ckpt_run *run, const Ckpt__Task__Process *rec, struc
 	return 0;
 }
 
-void task_limits_script(struct ckpt_script *s, const Ckpt__Task__Process *rec)
+void task_limits_script(const struct task_state *st, struct ckpt_script *s,
+			const Ckpt__Task__Process *rec)
 {
 	for (size_t i = 0; i < rec->n_limits; i++) {
 		const uint64_t pair[2] = { rec->limits[i]->soft, rec->limits[i]->hard };
 
+		if (task_born_limit(st, rec->limits[i]))
+			continue;
 		ckpt_script_add(s, SYS_prlimit64, CKPT_C(0), CKPT_C(rec->limits[i]->resource),
 				CKPT_IN(pair, sizeof(pair)), CKPT_C(0));
 	}

@@ -27,7 +27,7 @@ static int read_cpus(pid_t tid, uint32_t *cpus, size_t *n)
 	return 0;
 }
 
-static int read_all(pid_t tid, struct task_sched *out, struct ckpt_error *err)
+int task_sched_look(pid_t tid, struct task_sched *out, struct ckpt_error *err)
 {
 	struct task_sched_attr attr = { .size = sizeof(attr) };
 	Ckpt__Task__Scheduling *m = &out->msg;
@@ -71,7 +71,7 @@ static const struct task_sched *own(struct task_state *st, struct ckpt_error *er
 		ckpt_fail_sys(err, ENOMEM, "scheduling");
 		return NULL;
 	}
-	if (read_all(0, mine, err) < 0)
+	if (task_sched_look(0, mine, err) < 0)
 		return NULL;
 	st->own_sched = ckpt_steal_ptr(&mine);
 	return st->own_sched;
@@ -82,7 +82,7 @@ int task_sched_read(struct ckpt_run *run, const struct ckpt_thread *th, struct t
 {
 	const struct task_sched *mine = own(task_state(run, err), err);
 	Ckpt__Task__Scheduling *m = &out->msg;
-	int r = mine ? read_all(th->tid, out, err) : -err->err;
+	int r = mine ? task_sched_look(th->tid, out, err) : -err->err;
 
 	if (r < 0)
 		return r;
@@ -135,6 +135,16 @@ int task_sched_plan(struct ckpt_run *run, struct task_state *st, const Ckpt__Tas
 	return 0;
 }
 
+/* A cpuset may have narrowed what it was born with. */
+static bool has_cpus(pid_t tid, const Ckpt__Task__Scheduling *m)
+{
+	uint32_t cpus[MAX_CPUS];
+	size_t n = 0;
+
+	return !m->n_cpus || (read_cpus(tid, cpus, &n) == 0 && n == m->n_cpus &&
+			      !memcmp(cpus, m->cpus, n * sizeof(*cpus)));
+}
+
 int task_sched_set(const struct task_state *st, pid_t tid, const Ckpt__Task__Scheduling *m,
 		   struct ckpt_error *err)
 {
@@ -147,6 +157,8 @@ int task_sched_set(const struct task_state *st, pid_t tid, const Ckpt__Task__Sch
 	};
 	uint8_t mask[MAX_CPUS / 8] = { 0 };
 
+	if (task_born_sched(st, m) && has_cpus(tid, m))
+		return 0;
 	for (size_t i = 0; i < m->n_cpus; i++)
 		mask[m->cpus[i] / 8] |= (uint8_t)(1U << (m->cpus[i] % 8));
 	if (setpriority(PRIO_PROCESS, (id_t)tid, m->nice) < 0)

@@ -141,19 +141,22 @@ static int process(struct ckpt_run *run, struct ckpt_task *t, const Ckpt__Task__
 		set_prctl(s, PR_SET_THP_DISABLE, 1, 0);
 	queue(s, rec->pending, rec->n_pending, true);
 	itimers(s, rec);
-	r = ckpt_script_run(s, t->threads[0], err);
+	r = ckpt_script_post(ckpt_steal_ptr(&s), t->threads[0], err);
 	if (r == 0)
 		r = task_timers_set(run, t, rec, err);
-	if (r == 0 && task_saved(st, TASK_COREDUMP))
+	if (r == 0 && task_saved(st, TASK_COREDUMP) &&
+	    (long)rec->coredump_filter != st->born->coredump_filter)
 		r = write_number(t, "coredump_filter", (long)rec->coredump_filter, err);
-	if (r == 0 && task_saved(st, TASK_OOM))
+	if (r == 0 && task_saved(st, TASK_OOM) && rec->oom_score_adj != st->born->oom_score_adj)
 		r = write_number(t, "oom_score_adj", rec->oom_score_adj, err);
 	return r;
 }
 
 int task_seal_process(struct ckpt_run *run, struct ckpt_error *err)
 {
-	return each_process(run, process, err);
+	int r = task_born_look(run, err);
+
+	return r < 0 ? r : each_process(run, process, err);
 }
 
 /* ---- threads ------------------------------------------------------------------------ */
@@ -206,7 +209,7 @@ static int thread(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt__Task
 		ckpt_script_add(s, SYS_personality, CKPT_C(rec->personality));
 	speculation(s, rec);
 	queue(s, rec->pending, rec->n_pending, false);
-	return ckpt_script_run(s, th, err);
+	return ckpt_script_post(ckpt_steal_ptr(&s), th, err);
 }
 
 int task_seal_thread(struct ckpt_run *run, struct ckpt_error *err)
@@ -251,49 +254,73 @@ int task_ids(struct ckpt_run *run, struct ckpt_error *err)
 /* ---- privileges ----------------------------------------------------------------------- */
 
 /* After everything that could hit them: queued signals, open files. */
-static int limits(struct ckpt_run *run, struct ckpt_task *t, const Ckpt__Task__Process *rec,
-		  struct ckpt_error *err)
+static int limits(struct ckpt_run *run, struct ckpt_script *s, struct ckpt_task *t,
+		  const Ckpt__Task__Process *rec, struct ckpt_error *err)
 {
-	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "task.limits");
-
 	if (task_is_nested(run, t->id) && task_may_raise())
 		return task_limits_set(t, rec, err);
-	task_limits_script(s, rec);
-	return rec->n_limits ? ckpt_script_run(s, t->threads[0], err) : 0;
+	task_limits_script(ckpt_state(run), s, rec);
+	return 0;
 }
 
-static int creds(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt__Task__Thread *rec,
-		 struct ckpt_error *err)
+static void creds(struct ckpt_run *run, struct ckpt_script *s, const Ckpt__Task__Thread *rec)
 {
-	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "task.creds");
+	struct task_state *st = ckpt_state(run);
+	const bool nested = task_is_nested(run, rec->id);
+	const bool born = !nested && task_born_creds(st, rec->credentials);
 
-	if (task_saved(ckpt_state(run), TASK_CREDS))
-		task_creds_script(ckpt_state(run), s, rec->credentials,
-				  task_is_nested(run, rec->id));
+	if (task_saved(st, TASK_CREDS) && !born)
+		task_creds_script(st, s, rec->credentials, nested);
 	if (rec->credentials->no_new_privs)
 		set_prctl(s, PR_SET_NO_NEW_PRIVS, 1, 0);
-	/* a change of ids forgets it */
-	set_prctl(s, PR_SET_PDEATHSIG, rec->pdeath_signal, 0);
-	return ckpt_script_run(s, th, err);
+	/* a change of ids forgets it; nobody is born with one */
+	if (rec->pdeath_signal || !born)
+		set_prctl(s, PR_SET_PDEATHSIG, rec->pdeath_signal, 0);
 }
 
 /* Each change of ids in any thread resets it, so it comes after all of them. */
-static int dumpable(struct ckpt_run *run, struct ckpt_task *t, const Ckpt__Task__Process *rec,
-		    struct ckpt_error *err)
+static void dumpable(struct ckpt_script *s, const Ckpt__Task__Process *rec)
 {
-	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "task.dumpable");
-
 	set_prctl(s, PR_SET_DUMPABLE, rec->dumpable, 0);
-	return ckpt_script_run(s, t->threads[0], err);
+}
+
+static int seal_other(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt__Task__Thread *rec,
+		      struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "task.creds");
+
+	if (!rec->index)
+		return 0;
+	creds(run, s, rec);
+	return ckpt_script_post(ckpt_steal_ptr(&s), th, err);
+}
+
+static int seal_leader(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt__Task__Thread *rec,
+		       struct ckpt_error *err)
+{
+	const Ckpt__Task__Process *p = ckpt_record_by_id(run, "task.process", rec->id);
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "task.creds");
+	int r;
+
+	if (rec->index)
+		return 0;
+	if (!p)
+		return ckpt_fail(err, ESRCH, "task %u has no record of its process", rec->id);
+	r = limits(run, s, th->task, p, err);
+	if (r < 0)
+		return r;
+	creds(run, s, rec);
+	dumpable(s, p);
+	return ckpt_script_post(ckpt_steal_ptr(&s), th, err);
 }
 
 int task_seal_creds(struct ckpt_run *run, struct ckpt_error *err)
 {
-	int r = each_process(run, limits, err);
+	int r = each_thread(run, seal_other, err);
 
 	if (r == 0)
-		r = each_thread(run, creds, err);
-	return r < 0 ? r : each_process(run, dumpable, err);
+		r = ckpt_script_settle(run, err);
+	return r < 0 ? r : each_thread(run, seal_leader, err);
 }
 
 /* ---- registers ------------------------------------------------------------------------- */
@@ -306,21 +333,10 @@ static bool deliverable(Ckpt__Task__Signal *const *list, size_t n, uint64_t sigm
 	return false;
 }
 
-static const Ckpt__Task__Process *process_of(struct ckpt_run *run, uint32_t id)
-{
-	for (size_t i = 0; i < ckpt_record_count(run, "task.process"); i++) {
-		const Ckpt__Task__Process *p = ckpt_record_at(run, "task.process", i);
-
-		if (p->id == id)
-			return p;
-	}
-	return NULL;
-}
-
 static int final(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt__Task__Thread *rec,
 		 struct ckpt_error *err)
 {
-	const Ckpt__Task__Process *p = process_of(run, rec->id);
+	const Ckpt__Task__Process *p = ckpt_record_by_id(run, "task.process", rec->id);
 	struct ckpt_final f = {
 		.sigmask = rec->sigmask,
 		.xstate = rec->xstate.len ? rec->xstate.data : NULL,

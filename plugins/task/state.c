@@ -74,6 +74,7 @@ void task_state_free(void *state)
 	if (st->mine)
 		task_creds_free(st->mine);
 	free(st->mine);
+	task_born_free(st->born);
 	free(st);
 }
 

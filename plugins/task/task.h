@@ -4,6 +4,7 @@
 #define PLUGIN_TASK_H
 
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <ckpt/pid.h>
 #include <ckpt/plugin.h>
@@ -97,7 +98,8 @@ struct task_state {
 	struct task_creds *mine;
 	struct task_sched *own_sched;
 	uint32_t own_personality;
-	long cpus; /* that this machine may have; 0: not asked yet */
+	struct task_born *born; /* restore */
+	long cpus;		/* that this machine may have; 0: not asked yet */
 };
 
 /* The run's state, made on first use; NULL if out of memory. */
@@ -133,6 +135,7 @@ int task_creds_read(const char *status, uint32_t securebits, struct task_creds *
 void task_creds_free(struct task_creds *c);
 /* Would a task of this restore have the same without being told? */
 bool task_creds_is_own(struct task_state *st, const struct task_creds *c);
+bool task_creds_same(const Ckpt__Task__Credentials *a, const Ckpt__Task__Credentials *b);
 int task_creds_plan(struct ckpt_run *run, struct task_state *st, const Ckpt__Task__Thread *rec,
 		    struct ckpt_error *err);
 /* Is it a task of a user namespace below ckpt's: does another set of privileges count for it? */
@@ -148,6 +151,8 @@ struct task_sched {
 	Ckpt__Task__Scheduling msg;
 	uint32_t cpus[1024];
 };
+/* `tid` 0: ckpt's own. */
+int task_sched_look(pid_t tid, struct task_sched *out, struct ckpt_error *err);
 int task_sched_read(struct ckpt_run *run, const struct ckpt_thread *th, struct task_sched *out,
 		    struct ckpt_error *err);
 int task_sched_plan(struct ckpt_run *run, struct task_state *st, const Ckpt__Task__Thread *rec,
@@ -161,10 +166,30 @@ int task_limits_read(struct ckpt_run *run, const struct ckpt_task *t, Ckpt__Task
 int task_limits_plan(struct ckpt_run *run, const Ckpt__Task__Process *rec, struct ckpt_error *err);
 /* May we raise hard limits and lower oom_score_adj? */
 bool task_may_raise(void);
-void task_limits_script(struct ckpt_script *s, const Ckpt__Task__Process *rec);
+/* Those that differ from what it was born with. */
+void task_limits_script(const struct task_state *st, struct ckpt_script *s,
+			const Ckpt__Task__Process *rec);
 /* From outside, for a task that may not raise its own. */
 int task_limits_set(const struct ckpt_task *t, const Ckpt__Task__Process *rec,
 		    struct ckpt_error *err);
+
+/*
+ * born.c: what the skeletons have of what is to be set. Whoever is to have the same need not
+ * be told: of 200 threads each is told a dozen things otherwise.
+ */
+struct task_born {
+	bool creds_known, limits_known, sched_known;
+	struct task_creds creds;
+	struct rlimit limits[TASK_N_LIMITS]; /* by resource */
+	struct task_sched sched;
+	long oom_score_adj, coredump_filter; /* LONG_MIN: not known */
+};
+int task_born_look(struct ckpt_run *run, struct ckpt_error *err);
+void task_born_free(struct task_born *born);
+bool task_born_creds(const struct task_state *st, const Ckpt__Task__Credentials *c);
+bool task_born_limit(const struct task_state *st, const Ckpt__Task__Limit *l);
+/* But for processors. */
+bool task_born_sched(const struct task_state *st, const Ckpt__Task__Scheduling *m);
 
 /* timers.c */
 int task_timers_read(struct ckpt_run *run, const struct ckpt_task *t, Ckpt__Task__PosixTimer **list,

@@ -223,5 +223,5 @@ int task_timers_set(struct ckpt_run *run, struct ckpt_task *t, const Ckpt__Task_
 	}
 	ckpt_script_add(s, SYS_prctl, CKPT_C(PR_TIMER_CREATE_RESTORE_IDS),
 			CKPT_C(PR_TIMER_CREATE_RESTORE_IDS_OFF), CKPT_C(0), CKPT_C(0), CKPT_C(0));
-	return ckpt_script_run(s, t->threads[0], err);
+	return ckpt_script_post(ckpt_steal_ptr(&s), t->threads[0], err);
 }
