@@ -7,41 +7,56 @@
 
 #include "engine/run.h"
 
-/* The value of a record's field `id`; false if it has none. */
-static bool id_of(const ProtobufCMessage *m, uint32_t *id)
-{
-	const ProtobufCFieldDescriptor *f =
-		protobuf_c_message_descriptor_get_field_by_name(m->descriptor, "id");
+/* Records of one type, and where each has its id. */
+struct records {
+	ProtobufCMessage *const *list;
+	size_t n;
+	unsigned id_at; /* 0: they have none */
+};
 
-	if (!f || f->type != PROTOBUF_C_TYPE_UINT32 || f->label == PROTOBUF_C_LABEL_REPEATED)
-		return false;
-	memcpy(id, (const char *)m + f->offset, sizeof(*id));
-	return true;
+static struct records records_of(const struct ckpt_run *run, const char *type)
+{
+	struct records r = { 0 };
+	const ProtobufCFieldDescriptor *f = NULL;
+
+	r.list = image_all(&run->store, type, &r.n);
+	if (r.n)
+		f = protobuf_c_message_descriptor_get_field_by_name(r.list[0]->descriptor, "id");
+	if (f && f->type == PROTOBUF_C_TYPE_UINT32 && f->label != PROTOBUF_C_LABEL_REPEATED)
+		r.id_at = f->offset;
+	return r;
+}
+
+static uint32_t id_of(const struct records *r, size_t i)
+{
+	uint32_t id;
+
+	memcpy(&id, (const char *)r->list[i] + r->id_at, sizeof(id));
+	return id;
 }
 
 int ckpt_record_order(struct ckpt_run *run, const char *type, struct ckpt_error *err)
 {
-	uint32_t last = 0, id;
+	const struct records r = records_of(run, type);
+	uint32_t last = 0;
 
-	for (size_t i = 0; i < ckpt_record_count(run, type); i++) {
-		if (!id_of(ckpt_record_at(run, type, i), &id) || id <= last)
+	for (size_t i = 0; i < r.n; i++) {
+		if (!r.id_at || id_of(&r, i) <= last)
 			return ckpt_fail_image(err, "records %s are not in order after %u", type,
 					       last);
-		last = id;
+		last = id_of(&r, i);
 	}
 	return 0;
 }
 
-ssize_t ckpt_record_index(struct ckpt_run *run, const char *type, uint32_t id)
+static ssize_t find(const struct records *r, uint32_t id)
 {
-	size_t lo = 0, hi = ckpt_record_count(run, type);
+	size_t lo = 0, hi = r->id_at ? r->n : 0;
 
 	while (lo < hi) {
 		size_t mid = lo + (hi - lo) / 2;
-		uint32_t got;
+		uint32_t got = id_of(r, mid);
 
-		if (!id_of(ckpt_record_at(run, type, mid), &got))
-			return -ENOENT;
 		if (got == id)
 			return (ssize_t)mid;
 		if (got < id)
@@ -52,11 +67,19 @@ ssize_t ckpt_record_index(struct ckpt_run *run, const char *type, uint32_t id)
 	return -ENOENT;
 }
 
+ssize_t ckpt_record_index(struct ckpt_run *run, const char *type, uint32_t id)
+{
+	const struct records r = records_of(run, type);
+
+	return find(&r, id);
+}
+
 const void *ckpt_record_by_id(struct ckpt_run *run, const char *type, uint32_t id)
 {
-	ssize_t at = ckpt_record_index(run, type, id);
+	const struct records r = records_of(run, type);
+	ssize_t at = find(&r, id);
 
-	return at < 0 ? NULL : ckpt_record_at(run, type, (size_t)at);
+	return at < 0 ? NULL : r.list[at];
 }
 
 const void *ckpt_record_need(struct ckpt_run *run, const char *type, uint32_t id,

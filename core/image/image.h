@@ -49,6 +49,8 @@ int image_put(struct image_section *sec, uint32_t number, const ProtobufCMessage
 /* Qualified type name "plugin.type": count, i-th. */
 size_t image_count(const struct image_store *st, const char *type);
 const ProtobufCMessage *image_at(const struct image_store *st, const char *type, size_t i);
+/* All of them, for who looks at many. */
+ProtobufCMessage *const *image_all(const struct image_store *st, const char *type, size_t *n);
 
 /* Facts about the whole image, kept in the manifest. */
 struct image_info {

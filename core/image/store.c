@@ -192,6 +192,14 @@ const ProtobufCMessage *image_at(const struct image_store *st, const char *type,
 	return ix && i < ix->n ? ix->msgs[i] : NULL;
 }
 
+ProtobufCMessage *const *image_all(const struct image_store *st, const char *type, size_t *n)
+{
+	const struct image_index *ix = find_index(st, type);
+
+	*n = ix ? ix->n : 0;
+	return ix ? ix->msgs : NULL;
+}
+
 uint64_t image_record_id(const struct image_record *rec, uint64_t index)
 {
 	const ProtobufCFieldDescriptor *f =

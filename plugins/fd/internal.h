@@ -219,6 +219,8 @@ const char *fd_image_path(const ProtobufCBinaryData *b, char *buf, size_t size);
 #define FD_NUM_MAX 0x3fffffc0
 /* In the image: has the task that file under that number? */
 bool fd_table_has(struct ckpt_run *run, uint32_t task, uint32_t num, uint32_t file);
+/* Fill st->kinds, which who asks for a kind needs. */
+int fd_kinds_list(struct ckpt_run *run, struct fd_state *st);
 /* The kind of a saved file, or NULL. */
 const struct ckpt_extension *fd_kind_find(struct ckpt_run *run, const Ckpt__Fd__File *file);
 

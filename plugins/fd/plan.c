@@ -20,12 +20,12 @@ static int call_plan(struct ckpt_run *run, void *arg, struct ckpt_error *err)
 
 const struct ckpt_extension *fd_kind_find(struct ckpt_run *run, const Ckpt__Fd__File *file)
 {
-	const struct ckpt_extension *e;
-	const char *plugin;
+	const struct fd_state *st = fd_state(run);
 
-	for (size_t i = 0; (e = ckpt_extension_at(run, CKPT_FD_POINT, i, &plugin)); i++)
-		if (!strcmp(e->name, file->kind) && !strcmp(plugin, file->plugin))
-			return e;
+	for (size_t i = 0; st && i < st->n_kinds; i++)
+		if (!strcmp(st->kinds[i].ext->name, file->kind) &&
+		    !strcmp(st->kinds[i].plugin, file->plugin))
+			return st->kinds[i].ext;
 	return NULL;
 }
 
@@ -101,11 +101,12 @@ static int check_order(struct ckpt_run *run, struct ckpt_error *err)
 
 int fd_plan(struct ckpt_run *run, struct ckpt_error *err)
 {
+	struct fd_state *st = fd_state(run);
 	size_t files = ckpt_record_count(run, "fd.file");
 	CKPT_AUTO_FREE bool *held = calloc(files + 1, sizeof(*held));
 	int r;
 
-	if (!held || !fd_state(run))
+	if (!held || !st || fd_kinds_list(run, st))
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	r = check_order(run, err);
 	for (size_t i = 0; i < ckpt_record_count(run, "fd.table") && !r; i++)

@@ -19,6 +19,23 @@ struct fd_state *fd_state(struct ckpt_run *run)
 	return st;
 }
 
+int fd_kinds_list(struct ckpt_run *run, struct fd_state *st)
+{
+	size_t n = 0;
+
+	if (st->kinds)
+		return 0;
+	while (ckpt_extension_at(run, CKPT_FD_POINT, n, NULL))
+		n++;
+	st->kinds = calloc(n + 1, sizeof(*st->kinds));
+	if (!st->kinds)
+		return -ENOMEM;
+	for (size_t i = 0; i < n; i++)
+		st->kinds[i].ext = ckpt_extension_at(run, CKPT_FD_POINT, i, &st->kinds[i].plugin);
+	st->n_kinds = n;
+	return 0;
+}
+
 void fd_found_clear(struct fd_state *st)
 {
 	fd_dups_close(st);

@@ -38,20 +38,6 @@ static bool wants_o_path(const struct ckpt_fd_kind *kind)
 	return kind->size > offsetof(struct ckpt_fd_kind, o_path) && kind->o_path;
 }
 
-static int list_kinds(struct ckpt_run *run, struct fd_state *st)
-{
-	size_t n = 0;
-
-	while (ckpt_extension_at(run, CKPT_FD_POINT, n, NULL))
-		n++;
-	free(st->kinds);
-	st->kinds = calloc(n + 1, sizeof(*st->kinds));
-	for (size_t i = 0; st->kinds && i < n; i++)
-		st->kinds[i].ext = ckpt_extension_at(run, CKPT_FD_POINT, i, &st->kinds[i].plugin);
-	st->n_kinds = n;
-	return st->kinds ? 0 : -ENOMEM;
-}
-
 int fd_kind_of(struct ckpt_run *run, struct fd_file *file, const struct ckpt_fd_found *f,
 	       struct ckpt_error *err)
 {
@@ -138,7 +124,7 @@ int fd_survey(struct ckpt_run *run, struct ckpt_error *err)
 	struct fd_state *st = fd_state(run);
 	int r;
 
-	if (!st || list_kinds(run, st))
+	if (!st || fd_kinds_list(run, st))
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	fd_found_clear(st);
 	refuse_dead_leaders(run);
