@@ -47,16 +47,15 @@ static bool find_room(const struct flights *all, struct flight *f)
 	return f->at + f->len <= AGENT_SCRIPT_SIZE;
 }
 
-/* The oldest that is posted, of those with that segment or of all; not `but`. */
-static struct flight *oldest(struct flights *all, const struct segment *seg,
-			     const struct flight *but)
+/* The oldest that is posted, of those with that segment or of all. */
+static struct flight *oldest(struct flights *all, const struct segment *seg)
 {
 	struct flight *found = NULL;
 
 	for (size_t i = 0; i < MAX_FLIGHTS; i++) {
 		struct flight *f = &all->list[i];
 
-		if (f->s && f != but && f->len && (!seg || f->th->agent->seg == seg) &&
+		if (f->s && f->len && (!seg || f->th->agent->seg == seg) &&
 		    (!found || f->turn < found->turn))
 			found = f;
 	}
@@ -85,7 +84,7 @@ static int launch(struct flights *all, struct flight *f, struct ckpt_error *err)
 	while (!find_room(all, f)) {
 		/* whoever waits for room has none */
 		f->len = 0;
-		finish_unasked(all, oldest(all, a->seg, f));
+		finish_unasked(all, oldest(all, a->seg));
 		f->len = len;
 	}
 	portion_encode(f);
@@ -135,7 +134,7 @@ static struct flight *take_off(struct flights *all, struct ckpt_script *s, struc
 		if (!all->list[i].s)
 			f = &all->list[i];
 	if (!f) {
-		f = oldest(all, NULL, NULL);
+		f = oldest(all, NULL);
 		finish_unasked(all, f);
 	}
 	*f = (struct flight){ .s = s, .th = th, .turn = ++all->turn };
@@ -201,7 +200,7 @@ int ckpt_script_settle(struct ckpt_run *run, struct ckpt_error *err)
 	struct flight *f;
 	int r;
 
-	while ((f = oldest(all, NULL, NULL)))
+	while ((f = oldest(all, NULL)))
 		finish_unasked(all, f);
 	r = -all->failed.err;
 	if (r && err)
