@@ -189,5 +189,9 @@ int user_collect(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_err
 	rec.n_gids = s->n[USER_GIDS];
 	rec.projids = s->lists[USER_PROJIDS];
 	rec.n_projids = s->n[USER_PROJIDS];
-	return ckpt_record_put(run, USER_REC_MAPS, &rec.base, err);
+	r = user_limits_read(run, ns, &rec, err);
+	if (r == 0)
+		r = ckpt_record_put(run, USER_REC_MAPS, &rec.base, err);
+	user_limits_free(&rec);
+	return r;
 }

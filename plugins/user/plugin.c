@@ -54,6 +54,8 @@ static int plan(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_erro
 	parent = maps_of(run, ns->parent);
 	for (int which = 0; which < USER_MAPS && r == 0; which++)
 		r = check_map(rec, parent, (enum user_map)which, err);
+	if (r == 0)
+		r = user_limits_check(rec, err);
 	if (r < 0)
 		return r;
 	/* who made it had ids that its parent knew, but has taken away since: nobody has them now
@@ -105,6 +107,8 @@ static const struct ckpt_ns_kind kind = {
 	.collect = user_collect,
 	.plan = plan,
 	.make = make,
+	/* what counts is all there by then: a limit may be below it */
+	.settle = user_limits_write,
 };
 
 static const struct ckpt_extension extensions[] = {
@@ -114,6 +118,7 @@ static const struct ckpt_extension extensions[] = {
 
 static const struct ckpt_feature features[] = {
 	{ "maps", "user namespaces with their owner, id maps and setgroups" },
+	{ "limits", "user.max_*: how many objects their users may have" },
 	{ NULL, NULL },
 };
 

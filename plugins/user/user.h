@@ -29,6 +29,13 @@ int64_t user_up(const struct user_list *map, uint32_t id);
 int64_t user_down(const struct user_list *map, uint32_t lower, uint32_t count);
 int user_check(const struct user_list *map, const char *what, struct ckpt_error *err);
 
+/* limits.c */
+int user_limits_read(struct ckpt_run *run, const struct ckpt_ns *ns, Ckpt__User__Maps *rec,
+		     struct ckpt_error *err);
+void user_limits_free(Ckpt__User__Maps *rec);
+int user_limits_check(const Ckpt__User__Maps *rec, struct ckpt_error *err);
+int user_limits_write(struct ckpt_run *run, struct ckpt_ns *ns, struct ckpt_error *err);
+
 /* collect.c */
 int user_collect(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err);
 void user_state_free(void *state);

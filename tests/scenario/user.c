@@ -97,9 +97,16 @@ static void start_threads(void)
 		MUST_ZERO(pthread_create(&thread, NULL, idle, NULL));
 }
 
+#define LIMIT_FILE "/proc/sys/user/max_uts_namespaces"
+
 static void container_root(void)
 {
+	int limit;
+
 	unshare_mapped(CLONE_NEWUSER | CLONE_NEWUTS);
+	limit = MUST(open(LIMIT_FILE, O_WRONLY));
+	MUST(write(limit, "1", 1));
+	close(limit);
 	ids(0, 0);
 	MUST(setgroups(2, (gid_t[]){ 7, 60000 }));
 	MUST(sethostname("container", 9));
@@ -217,7 +224,7 @@ static size_t add_file(char *text, size_t at, const char *path)
 {
 	char *content = victim_read(path);
 
-	at += (size_t)snprintf(text + at, TEXT - at, "%s:\n%s", path, content ? content : "?");
+	at += (size_t)snprintf(text + at, TEXT - at, "%s: %s", path, content ? content : "?");
 	free(content);
 	return at;
 }
@@ -239,7 +246,8 @@ static size_t add_status(char *text, size_t at)
 static void describe(char *text)
 {
 	static const char *const files[] = { "/proc/self/uid_map", "/proc/self/gid_map",
-					     "/proc/self/projid_map", "/proc/self/setgroups" };
+					     "/proc/self/projid_map", "/proc/self/setgroups",
+					     LIMIT_FILE };
 	struct utsname names;
 	size_t at = 0;
 
