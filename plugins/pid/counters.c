@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What a nested pid namespace counts with: the highest number that it gives out
- * (one for each namespace since Linux 6.14), and the number given out last. The
+ * (one for each namespace since Linux 6.14), and the number given out last. And
+ * whether memfds are executable there, which has nothing to do with numbers. The
  * files of /proc/sys act on the pid namespace of whoever uses them, so the
  * namespace's first process reads and writes them.
  */
@@ -16,6 +17,7 @@
 
 #define PID_MAX_FILE "/proc/sys/kernel/pid_max"
 #define LAST_FILE    "/proc/sys/kernel/ns_last_pid"
+#define NOEXEC_FILE  "/proc/sys/vm/memfd_noexec" /* since Linux 6.3 */
 #define TEXT_SIZE    16
 
 /* Append reading a small file; returns the operation whose second buffer holds the text. */
@@ -35,31 +37,44 @@ static uint32_t number(const struct ckpt_script *s, int op)
 	return (uint32_t)strtoul(ckpt_script_out(s, op, 1), NULL, 10);
 }
 
-static int ask_task(struct ckpt_run *run, struct ckpt_task *init, uint32_t *max, uint32_t *last,
+struct answer {
+	uint32_t max, last, noexec; /* the last one as in the record */
+};
+
+static bool has_noexec(void)
+{
+	return access(NOEXEC_FILE, F_OK) == 0;
+}
+
+static int ask_task(struct ckpt_run *run, struct ckpt_task *init, struct answer *a,
 		    struct ckpt_error *err)
 {
 	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "pid.counters");
 	int max_op = add_read(s, PID_MAX_FILE), last_op = add_read(s, LAST_FILE);
+	int noexec_op = has_noexec() ? add_read(s, NOEXEC_FILE) : -1;
 	int r = ckpt_script_run(s, init->threads[0], err);
 
 	if (r < 0)
 		return r;
-	*max = number(s, max_op);
-	*last = number(s, last_op);
+	a->max = number(s, max_op);
+	a->last = number(s, last_op);
+	a->noexec = noexec_op < 0 ? 0 : number(s, noexec_op) + 1;
 	return 0;
+}
+
+static int own_number(const char *path, uint32_t *n)
+{
+	CKPT_AUTO_FILE FILE *f = fopen(path, "re");
+
+	return f && fscanf(f, "%u", n) == 1 ? 0 : -EIO;
 }
 
 static uint32_t own_pid_max(void)
 {
-	CKPT_AUTO_FILE FILE *f = fopen(PID_MAX_FILE, "re");
-	uint32_t max = 0;
+	uint32_t max;
 
-	return f && fscanf(f, "%u", &max) == 1 ? max : 0;
+	return own_number(PID_MAX_FILE, &max) < 0 ? 0 : max;
 }
-
-struct answer {
-	uint32_t max, last;
-};
 
 /* In the namespace, by a process that has taken the number after the last one. */
 static int look(void *arg, struct ckpt_error *err)
@@ -68,6 +83,7 @@ static int look(void *arg, struct ckpt_error *err)
 
 	a->max = own_pid_max();
 	a->last = (uint32_t)syscall(SYS_getpid) - 1;
+	a->noexec = own_number(NOEXEC_FILE, &a->noexec) < 0 ? 0 : a->noexec + 1;
 	return a->max ? 0 : ckpt_fail(err, EIO, "reading " PID_MAX_FILE);
 }
 
@@ -76,7 +92,7 @@ static int read_counters(struct ckpt_run *run, struct pid_ns *ns, struct ckpt_ta
 {
 	const struct ckpt_ns_place place = { .ns[CKPT_NS_PID] = ns->nsfs };
 	struct ckpt_error no = { 0 };
-	int r = ask_task(run, init, &a->max, &a->last, &no);
+	int r = ask_task(run, init, a, &no);
 
 	/* no /proc in its mount namespace, or a root in which nothing is found */
 	if (r == -ENOENT || r == -ESRCH || r == -EACCES || r == -ENOTDIR) {
@@ -102,9 +118,10 @@ int pid_collect_counters(struct ckpt_run *run, Ckpt__Pid__Namespace *rec, struct
 		return r;
 	ns->last = a.last;
 	if (ckpt_refuse_off(run, "counters", init,
-			    "pid_max and the next number of its namespace") == 1) {
+			    "pid_max, the next number and memfd_noexec of its namespace") == 1) {
 		rec->pid_max = a.max;
 		rec->last_pid = a.last;
+		rec->memfd_noexec = a.noexec;
 	}
 	return 0;
 }
@@ -125,10 +142,11 @@ int pid_put_back_counters(struct ckpt_run *run, const struct pid_nsmap *map, str
 
 int pid_check_counters(const Ckpt__Pid__Namespace *rec, struct ckpt_error *err)
 {
-	if (rec->pid_max > PID_LIMIT || rec->last_pid > PID_LIMIT)
+	if (rec->pid_max > PID_LIMIT || rec->last_pid > PID_LIMIT || rec->memfd_noexec > 3)
 		return ckpt_fail_as(err, CKPT_EXIT_IMAGE, EINVAL,
-				    "pid namespace %u: pid_max %u, last number %u", rec->id,
-				    rec->pid_max, rec->last_pid);
+				    "pid namespace %u: pid_max %u, last number %u, memfd_noexec %d",
+				    rec->id, rec->pid_max, rec->last_pid,
+				    (int)rec->memfd_noexec - 1);
 	return 0;
 }
 
@@ -139,6 +157,16 @@ static int write_number(const char *path, uint32_t value, struct ckpt_error *err
 	if (fd < 0 || dprintf(fd, "%u", value) < 0)
 		return ckpt_fail_sys(err, errno, "%u to %s", value, path);
 	return 0;
+}
+
+/* It is never below that of the namespace above. */
+static int write_noexec(uint32_t value, struct ckpt_error *err)
+{
+	uint32_t now;
+
+	if (own_number(NOEXEC_FILE, &now) == 0 && now >= value)
+		return 0;
+	return write_number(NOEXEC_FILE, value, err);
 }
 
 struct counters {
@@ -167,6 +195,8 @@ static int write_counters(void *arg, struct ckpt_error *err)
 				rec->id, rec->pid_max);
 		r = write_number(PID_MAX_FILE, rec->pid_max, err);
 	}
+	if (r == 0 && rec->memfd_noexec)
+		r = write_noexec(rec->memfd_noexec - 1, err);
 	if (r == 0 && rec->last_pid)
 		r = write_number(LAST_FILE, rec->last_pid, err);
 	return r;

@@ -23,7 +23,7 @@ static const struct ckpt_feature features[] = {
 	{ "zombies", "zombies with their wait status" },
 	{ "subreaper", "PR_SET_CHILD_SUBREAPER" },
 	{ "exit-signal", "exit signals other than SIGCHLD" },
-	{ "counters", "pid_max and the next number of nested namespaces" },
+	{ "counters", "pid_max, the next number and vm.memfd_noexec of nested namespaces" },
 	{ NULL, NULL },
 };
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* A nested pid namespace counts on where it stopped, below the limit that it had. */
+/*
+ * A nested pid namespace counts on where it stopped, below the limit that it had, and its memfds
+ * are not executable.
+ */
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
@@ -12,10 +15,12 @@
 
 #include "victim.h"
 
-#define LIMIT 9000
+#define LIMIT	9000
+#define NOEXEC	"/proc/sys/vm/memfd_noexec"
+#define ANSWERS 3
 
 static int request[2], reply[2];
-static int next, limit;
+static int next, limit, noexec;
 
 static int read_number(const char *path)
 {
@@ -26,6 +31,15 @@ static int read_number(const char *path)
 	return n;
 }
 
+static void write_number(const char *path, int n)
+{
+	int fd = open(path, O_WRONLY);
+
+	if (fd < 0 || dprintf(fd, "%d", n) < 0)
+		_exit(1);
+	close(fd);
+}
+
 /* The first process of the namespace: each request is answered with a new child's pid. */
 static _Noreturn void namespace_init(void)
 {
@@ -33,15 +47,13 @@ static _Noreturn void namespace_init(void)
 
 	close(request[1]);
 	close(reply[0]);
-	if (limit) {
-		int fd = open("/proc/sys/kernel/pid_max", O_WRONLY);
-
-		if (fd < 0 || dprintf(fd, "%d", LIMIT) < 0)
-			_exit(1);
-		close(fd);
-	}
+	if (limit)
+		write_number("/proc/sys/kernel/pid_max", LIMIT);
+	if (noexec >= 0)
+		write_number(NOEXEC, noexec);
 	while (read(request[0], &c, 1) == 1) {
-		int answer[2] = { -1, read_number("/proc/sys/kernel/pid_max") };
+		int answer[ANSWERS] = { -1, read_number("/proc/sys/kernel/pid_max"),
+					read_number(NOEXEC) };
 		pid_t pid = fork();
 
 		if (pid == 0)
@@ -54,21 +66,22 @@ static _Noreturn void namespace_init(void)
 	_exit(0);
 }
 
-static void ask(int answer[2])
+static void ask(int answer[ANSWERS])
 {
-	answer[0] = answer[1] = -1;
+	answer[0] = answer[1] = answer[2] = -1;
 	if (write(request[1], "", 1) != 1 ||
-	    read(reply[0], answer, 2 * sizeof(int)) != 2 * sizeof(int))
+	    read(reply[0], answer, ANSWERS * sizeof(int)) != ANSWERS * sizeof(int))
 		victim_fail("the namespace does not answer");
 }
 
 static void check(void)
 {
-	int answer[2];
+	int answer[ANSWERS];
 
 	ask(answer);
 	CHECK(answer[0] == next, "the next number was %d, not %d", answer[0], next);
 	CHECK(answer[1] == limit || !limit, "pid_max is %d, was %d", answer[1], limit);
+	CHECK(answer[2] == noexec, "memfd_noexec is %d, was %d", answer[2], noexec);
 	next = answer[0] + 1;
 }
 
@@ -87,11 +100,14 @@ static int own_limit(void)
 
 int main(int argc, char **argv)
 {
-	int answer[2];
+	int answer[ANSWERS];
 	pid_t pid;
 
 	victim_init(argc, argv);
 	limit = own_limit();
+	/* one more than here, if the kernel knows it (Linux 6.3) and there is one */
+	noexec = read_number(NOEXEC);
+	noexec += noexec == 0 || noexec == 1;
 	MUST(pipe2(request, O_CLOEXEC));
 	MUST(pipe2(reply, O_CLOEXEC));
 	pid = (pid_t)MUST(syscall(SYS_clone, CLONE_NEWPID | SIGCHLD, 0, 0, 0, 0));
