@@ -230,6 +230,11 @@ static int put_tables(struct ckpt_run *run, struct fd_state *st, struct ckpt_err
 	return r;
 }
 
+static bool has_position(const struct ckpt_fd_kind *kind)
+{
+	return kind->size <= offsetof(struct ckpt_fd_kind, flags_ok) || !kind->flags_ok;
+}
+
 static int collect_file(struct ckpt_run *run, struct fd_file *file, struct ckpt_error *err)
 {
 	Ckpt__Fd__File rec = CKPT__FD__FILE__INIT;
@@ -243,7 +248,8 @@ static int collect_file(struct ckpt_run *run, struct fd_file *file, struct ckpt_
 	rec.kind = (char *)(uintptr_t)file->kind->name;
 	rec.plugin = (char *)(uintptr_t)file->plugin;
 	rec.flags = (uint32_t)f.flags;
-	rec.pos = f.pos;
+	/* some drivers leave a number of theirs there (tun: the length of the last packet) */
+	rec.pos = has_position(l.kind) ? f.pos : 0;
 	r = ckpt_record_put(run, FD_FILE, &rec.base, err);
 	if (!r)
 		r = fd_async_collect(run, file, &f, err);

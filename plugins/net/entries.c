@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Addresses, routes, rules and neighbours: what rtnetlink tells of each is kept as header
+ * Addresses, routes, rules, neighbours and what bridges were told to know: what rtnetlink tells of
+ * each is kept as header
  * and attributes, and given back in the same words. The kernel makes some of them by itself
  * (the addresses of lo, routes to what an address reaches), so a restore makes the kernel's
  * list equal to the saved one: it deletes what is too much and adds what is missing.
@@ -31,6 +32,7 @@ struct entry_kind {
 	size_t header_len;
 	uint64_t attributes; /* the ones that are kept */
 	bool before_up;
+	uint8_t families[2], ask; /* and flags of struct ndmsg, with which a question is another */
 	/* Clear what is state; false: such an entry is not kept. */
 	bool (*clean)(void *header);
 };
@@ -69,18 +71,55 @@ static bool clean_neighbour(void *header)
 	return h->ndm_state == NUD_PERMANENT;
 }
 
+static bool clean_proxied(void *header)
+{
+	struct ndmsg *h = header;
+
+	h->ndm_type = 0;
+	return h->ndm_flags & NTF_PROXY;
+}
+
+/* What a bridge has learned it learns again. */
+static bool clean_forwarding(void *header)
+{
+	struct ndmsg *h = header;
+
+	h->ndm_type = 0;
+	h->ndm_flags &= (uint8_t)~NTF_OFFLOADED;
+	return h->ndm_state & (NUD_PERMANENT | NUD_NOARP);
+}
+
+#define INTERNET                  \
+	{                         \
+		AF_INET, AF_INET6 \
+	}
+
 /* An order in which each finds what it needs. */
 static const struct entry_kind kinds[] = {
 	{ "address", RTM_GETADDR, RTM_NEWADDR, RTM_DELADDR, NLM_F_REPLACE, sizeof(struct ifaddrmsg),
 	  BIT(IFA_ADDRESS) | BIT(IFA_LOCAL) | BIT(IFA_LABEL) | BIT(IFA_BROADCAST) | BIT(IFA_FLAGS) |
 		  BIT(IFA_RT_PRIORITY),
-	  true, clean_address },
+	  true, INTERNET, 0, clean_address },
 	{ "route", RTM_GETROUTE, RTM_NEWROUTE, RTM_DELROUTE, NLM_F_APPEND, sizeof(struct rtmsg),
-	  EVERY_ATTRIBUTE & ~BIT(RTA_CACHEINFO), false, clean_route },
+	  EVERY_ATTRIBUTE & ~BIT(RTA_CACHEINFO), false, INTERNET, 0, clean_route },
 	{ "rule", RTM_GETRULE, RTM_NEWRULE, RTM_DELRULE, 0, sizeof(struct fib_rule_hdr),
-	  EVERY_ATTRIBUTE & ~BIT(FRA_PAD), false, clean_rule },
+	  EVERY_ATTRIBUTE & ~BIT(FRA_PAD), false, INTERNET, 0, clean_rule },
 	{ "neighbour", RTM_GETNEIGH, RTM_NEWNEIGH, RTM_DELNEIGH, NLM_F_REPLACE,
-	  sizeof(struct ndmsg), BIT(NDA_DST) | BIT(NDA_LLADDR), false, clean_neighbour },
+	  sizeof(struct ndmsg), BIT(NDA_DST) | BIT(NDA_LLADDR), false, INTERNET, 0,
+	  clean_neighbour },
+	{ "proxied", RTM_GETNEIGH, RTM_NEWNEIGH, RTM_DELNEIGH, 0, sizeof(struct ndmsg),
+	  BIT(NDA_DST), false, INTERNET, NTF_PROXY, clean_proxied },
+	{ "forwarding",
+	  RTM_GETNEIGH,
+	  RTM_NEWNEIGH,
+	  RTM_DELNEIGH,
+	  0,
+	  sizeof(struct ndmsg),
+	  BIT(NDA_LLADDR),
+	  false,
+	  { AF_BRIDGE },
+	  0,
+	  clean_forwarding },
 };
 
 static const struct entry_kind *kind_of(const char *name)
@@ -208,6 +247,16 @@ static int take_attributes(struct gather *g, Ckpt__Net__Entry *e, struct nlmsghd
 	return 0;
 }
 
+/*
+ * Groups that a device of its own listens to: the kernel keeps them for those who are members, and
+ * does not tell whether somebody has asked for one too.
+ */
+static bool is_group(const Ckpt__Net__Entry *e)
+{
+	return !strcmp(e->kind, "forwarding") && e->n_attributes && e->attributes[0]->value.len &&
+	       e->attributes[0]->value.data[0] & 1;
+}
+
 static int on_entry(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
 {
 	struct gather *g = arg;
@@ -229,7 +278,13 @@ static int on_entry(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
 	e->kind = strdup(kind->name);
 	if (!e->kind || copy(&e->header, header, kind->header_len, err) < 0)
 		return ckpt_fail_sys(err, ENOMEM, "entry of a network namespace");
-	return take_attributes(g, e, h, err);
+	if (take_attributes(g, e, h, err) < 0)
+		return -err->err;
+	if (is_group(e)) {
+		ckpt__net__entry__free_unpacked(e, NULL);
+		g->n--;
+	}
+	return 0;
 }
 
 static int compare_data(const ProtobufCBinaryData *a, const ProtobufCBinaryData *b)
@@ -256,21 +311,39 @@ static int by_content(const void *a, const void *b)
 	return compare(*(Ckpt__Net__Entry *const *)a, *(Ckpt__Net__Entry *const *)b);
 }
 
+/* Some are told twice (proxied neighbours of IPv6). */
+static void drop_doubles(struct gather *g, size_t from)
+{
+	size_t n = from + 1;
+
+	for (size_t i = from + 1; i < g->n; i++) {
+		if (compare(g->list[n - 1], g->list[i]) == 0)
+			ckpt__net__entry__free_unpacked(g->list[i], NULL);
+		else
+			g->list[n++] = g->list[i];
+	}
+	g->n = n;
+}
+
 /* What the kernel has of one kind, in an order of its content's. */
 static int gather(struct net_job *job, struct gather *g, struct ckpt_error *err)
 {
-	static const uint8_t families[] = { AF_INET, AF_INET6 };
+	const struct entry_kind *kind = g->kind;
 	size_t before = g->n;
 	int r = 0;
 
-	for (size_t i = 0; i < sizeof(families) && r == 0; i++) {
-		uint8_t header[32] = { families[i] };
-		const struct net_request q = { g->kind->get, 0, header, g->kind->header_len };
+	for (size_t i = 0; i < sizeof(kind->families) && kind->families[i] && r == 0; i++) {
+		_Alignas(struct ndmsg) uint8_t header[32] = { kind->families[i] };
+		const struct net_request q = { kind->get, 0, header, kind->header_len };
 
+		if (kind->ask)
+			((struct ndmsg *)(void *)header)->ndm_flags = kind->ask;
 		r = net_dump(job, &q, on_entry, g, err);
 	}
-	if (g->n > before)
+	if (g->n > before) {
 		qsort(g->list + before, g->n - before, sizeof(Ckpt__Net__Entry *), by_content);
+		drop_doubles(g, before);
+	}
 	return r;
 }
 
@@ -341,13 +414,27 @@ static int put_attribute(struct nl_msg *msg, const struct entry_kind *kind, bool
 	return nla_put(msg, (int)a->type, (int)a->value.len, a->value.data);
 }
 
+/* Whose table is it? A port is understood as its bridge, which itself must say so. */
+static void aim(const struct net_job *job, struct ndmsg *h)
+{
+	const Ckpt__Net__Link *l = net_link(job->net, (uint32_t)h->ndm_ifindex);
+
+	if (l && !l->master && !strcmp(l->kind, "bridge"))
+		h->ndm_flags |= NTF_SELF;
+}
+
 static int send_entry(struct net_job *job, int type, int flags, const Ckpt__Net__Entry *e,
 		      bool before_up)
 {
 	const struct entry_kind *kind = kind_of(e->kind);
 	struct nl_msg *msg = nlmsg_alloc_simple(type, flags);
-	int r = msg ? nlmsg_append(msg, e->header.data, e->header.len, NLMSG_ALIGNTO) : -NLE_NOMEM;
+	_Alignas(struct ndmsg) uint8_t header[32];
+	int r;
 
+	memcpy(header, e->header.data, e->header.len);
+	if (header[0] == AF_BRIDGE)
+		aim(job, (struct ndmsg *)(void *)header);
+	r = msg ? nlmsg_append(msg, header, e->header.len, NLMSG_ALIGNTO) : -NLE_NOMEM;
 	for (size_t i = 0; i < e->n_attributes && r == 0; i++)
 		r = put_attribute(msg, kind, before_up, e->attributes[i]);
 	return net_finish(job, msg, r);
@@ -368,7 +455,7 @@ struct rest {
 	char what[INET6_ADDRSTRLEN + 32]; /* one of them */
 };
 
-/* "route to fd00:7::/64"; all four kinds have their destination as attribute 1, the length second.
+/* "route to fd00:7::/64"; most kinds have their destination as attribute 1, the length second.
  */
 static void note(struct rest *rest, const Ckpt__Net__Entry *e, int r)
 {

@@ -202,6 +202,8 @@ static int put_pair(struct nl_msg *msg, const Ckpt__Net__Link *l, const struct c
 
 	if (r == 0)
 		r = put_end(msg, l->name, &l->address);
+	if (r == 0)
+		r = net_put_all(msg, l->birth, l->n_birth);
 	kind = r == 0 ? nla_nest_start(msg, IFLA_LINKINFO) : NULL;
 	r = kind ? nla_put_string(msg, IFLA_INFO_KIND, "veth") : -NLE_NOMEM;
 	data = r == 0 ? nla_nest_start(msg, IFLA_INFO_DATA) : NULL;

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Old packet filters, transformations and queueing that are not saved: found, and refused. */
+/* Old packet filters, transformations and other tables that are not saved: found, and refused. */
 #include <arpa/inet.h>
+#include <linux/if_bridge.h>
+#include <linux/netfilter/nf_conntrack_common.h>
+#include <linux/netfilter/nfnetlink_conntrack.h>
 #include <linux/netfilter/ipset/ip_set.h>
 #include <linux/netfilter/nfnetlink.h>
 #include <linux/rtnetlink.h>
@@ -122,23 +125,6 @@ static int ask_ipsets(struct net_job *job, struct ckpt_error *err)
 	return 0;
 }
 
-static int on_qdisc(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
-{
-	const struct tcmsg *tc = nlmsg_data(h);
-	struct net_job *job = arg;
-	const Ckpt__Net__Link *l = net_link(job->net, (uint32_t)tc->tcm_ifindex);
-	char what[96];
-
-	(void)err;
-	/* the one that a link has by itself has no handle */
-	if (!tc->tcm_handle)
-		return 0;
-	snprintf(what, sizeof(what), "queueing discipline %x: of link %s", tc->tcm_handle >> 16,
-		 l ? l->name : "?");
-	net_refuse(job, "qdisc", what);
-	return 0;
-}
-
 /* The old packet filter's tables are listed by a file that shows those of whoever looks. */
 static void old_tables(struct net_job *job, const char *path, const char *what)
 {
@@ -148,15 +134,86 @@ static void old_tables(struct net_job *job, const char *path, const char *what)
 		net_refuse(job, "iptables", what);
 }
 
+/* The forwarding of groups: lists with a line of names, for whoever looks. */
+static void group_routers(struct net_job *job, const char *path, const char *what)
+{
+	CKPT_AUTO_FILE FILE *f = fopen(path, "re");
+	CKPT_AUTO_FREE char *line = NULL;
+	size_t cap = 0;
+
+	if (f && getline(&line, &cap, f) > 0 && getline(&line, &cap, f) > 0)
+		net_refuse(job, "multicast-routing", what);
+}
+
+/* Those of a bridge that were made by hand. */
+static int on_group(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
+{
+	struct nlattr *db = nlmsg_find_attr(h, sizeof(struct br_port_msg), MDBA_MDB);
+	struct nlattr *entry, *info;
+	int left, inner;
+
+	(void)err;
+	if (!db)
+		return 0;
+	nla_for_each_nested(entry, db, left) nla_for_each_nested(info, entry, inner)
+	{
+		const struct br_mdb_entry *e = nla_data(info);
+
+		if (nla_len(info) >= (int)sizeof(*e) && e->state & MDB_PERMANENT)
+			*(bool *)arg = true;
+	}
+	return 0;
+}
+
+static int refuse_groups(struct net_job *job, struct ckpt_error *err)
+{
+	const struct br_port_msg all = { .family = AF_BRIDGE };
+	const struct net_request q = { RTM_GETMDB, 0, &all, sizeof(all) };
+	bool found = false;
+	int r = net_dump(job, &q, on_group, &found, err);
+
+	if (found)
+		net_refuse(job, "bridge-groups", "groups of a bridge's port (bridge mdb)");
+	return r == -ENOTSUP ? 0 : r;
+}
+
+/* A connection that is made has been answered. */
+static int on_connection(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
+{
+	const uint32_t made = IPS_SEEN_REPLY | IPS_ASSURED, translated = IPS_SRC_NAT | IPS_DST_NAT;
+	struct nlattr *status = nlmsg_find_attr(h, sizeof(struct nfgenmsg), CTA_STATUS);
+	uint32_t bits = status ? ntohl(nla_get_u32(status)) : 0;
+
+	(void)err;
+	*(size_t *)arg += (bits & made) == made && bits & translated;
+	return 0;
+}
+
+static int ask_connections(struct net_job *job, struct ckpt_error *err)
+{
+	const struct nfgenmsg all = { .nfgen_family = AF_UNSPEC };
+	const struct net_request q = { NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET, 0, &all,
+				       sizeof(all) };
+	size_t n = 0;
+	int r = net_dump(job, &q, on_connection, &n, err);
+	char what[96];
+
+	if (r < 0 || !n)
+		return r;
+	snprintf(what, sizeof(what), "%zu connections whose addresses are translated (NAT)", n);
+	net_refuse(job, "conntrack", what);
+	return 0;
+}
+
 int net_filters_refuse(struct net_job *job, struct ckpt_error *err)
 {
-	const struct tcmsg all = { .tcm_family = AF_UNSPEC };
-	const struct net_request q = { RTM_GETQDISC, 0, &all, sizeof(all) };
-
 	old_tables(job, "/proc/thread-self/net/ip_tables_names", "iptables rules");
 	old_tables(job, "/proc/thread-self/net/ip6_tables_names", "ip6tables rules");
-	if (net_nft_refuse(job, err) < 0 || net_ask(job, NETLINK_NETFILTER, ask_ipsets, err) < 0 ||
-	    net_ask(job, NETLINK_XFRM, ask_xfrm, err) < 0)
+	group_routers(job, "/proc/thread-self/net/ip_mr_vif", "multicast routing");
+	group_routers(job, "/proc/thread-self/net/ip6_mr_vif", "multicast routing of IPv6");
+	if (net_nft_refuse(job, err) < 0 || refuse_groups(job, err) < 0 ||
+	    net_ask(job, NETLINK_NETFILTER, ask_ipsets, err) < 0 ||
+	    net_ask(job, NETLINK_NETFILTER, ask_connections, err) < 0)
 		return -err->err;
-	return net_dump(job, &q, on_qdisc, job, err);
+	return net_ask(job, NETLINK_XFRM, ask_xfrm, err);
 }

@@ -21,7 +21,7 @@ static int put_end(struct nl_msg *msg, const Ckpt__Net__Link *l)
 
 	if (r == 0 && l->address.len)
 		r = nla_put(msg, IFLA_ADDRESS, (int)l->address.len, l->address.data);
-	return r;
+	return r == 0 ? net_put_all(msg, l->birth, l->n_birth) : r;
 }
 
 static int put_peer(struct nl_msg *msg, const Ckpt__Net__Link *l, const struct ckpt_ns *where)
@@ -83,8 +83,12 @@ static int put_settings(struct nl_msg *msg, const Ckpt__Net__Link *l)
 		r = nla_put_u32(msg, IFLA_TXQLEN, l->txqlen);
 	if (r == 0)
 		r = nla_put_u32(msg, IFLA_GROUP, l->group);
+	if (r == 0 && l->tun && l->address.len)
+		r = nla_put(msg, IFLA_ADDRESS, (int)l->address.len, l->address.data);
 	if (r == 0 && l->master)
 		r = nla_put_u32(msg, IFLA_MASTER, l->master);
+	if (r == 0)
+		r = net_put_all(msg, l->own, l->n_own);
 	return r == 0 && l->alias[0] ? nla_put_string(msg, IFLA_IFALIAS, l->alias) : r;
 }
 
@@ -92,10 +96,8 @@ static int put_settings_of(struct nl_msg *msg, int nest, Ckpt__Net__Attribute *c
 			   size_t n)
 {
 	struct nlattr *data = nla_nest_start(msg, nest);
-	int r = data ? 0 : -NLE_NOMEM;
+	int r = data ? net_put_all(msg, list, n) : -NLE_NOMEM;
 
-	for (size_t i = 0; i < n && r == 0; i++)
-		r = nla_put(msg, (int)list[i]->type, (int)list[i]->value.len, list[i]->value.data);
 	return r < 0 ? r : nla_nest_end(msg, data);
 }
 
@@ -154,6 +156,8 @@ int net_links_make(struct net_job *job, struct ckpt_error *err)
 
 		if (l->external)
 			r = net_external_make(job, l, err);
+		else if (l->tun)
+			r = net_tun_make(job, l, err);
 		else if (l->kind[0] && strcmp(l->kind, "veth") != 0)
 			r = make_single(job, l, err);
 		else if (l->kind[0] && makes_pair(job, l))

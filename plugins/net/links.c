@@ -13,6 +13,14 @@
 
 #include "net.h"
 
+/* Linux 6.3, whose headers Debian has not got */
+#ifndef IFLA_GSO_IPV4_MAX_SIZE
+#define IFLA_GSO_IPV4_MAX_SIZE 63
+#define IFLA_GRO_IPV4_MAX_SIZE 64
+#endif
+
+#define LAST_ATTRIBUTE 64
+
 static char *copy_text(const struct nlattr *a)
 {
 	return strdup(a ? nla_data(a) : "");
@@ -37,6 +45,14 @@ static const struct {
 	const char *kind;
 	uint8_t type;
 } settings[] = {
+	{ NET_BIRTH, IFLA_NUM_TX_QUEUES },
+	{ NET_BIRTH, IFLA_NUM_RX_QUEUES },
+	{ NET_ANY_LINK, IFLA_GSO_MAX_SIZE },
+	{ NET_ANY_LINK, IFLA_GSO_MAX_SEGS },
+	{ NET_ANY_LINK, IFLA_GRO_MAX_SIZE },
+	{ NET_ANY_LINK, IFLA_GSO_IPV4_MAX_SIZE },
+	{ NET_ANY_LINK, IFLA_GRO_IPV4_MAX_SIZE },
+	{ NET_ANY_LINK, IFLA_LINKMODE },
 	{ "bridge", IFLA_BR_FORWARD_DELAY },
 	{ "bridge", IFLA_BR_HELLO_TIME },
 	{ "bridge", IFLA_BR_MAX_AGE },
@@ -79,6 +95,23 @@ bool net_link_attribute_ok(const char *kind, uint32_t type)
 	return false;
 }
 
+static int read_setting(Ckpt__Net__Attribute ***list, size_t *n, const char *kind,
+			const struct nlattr *at, struct ckpt_error *err)
+{
+	Ckpt__Net__Attribute *a;
+
+	if (!net_link_attribute_ok(kind, (uint32_t)nla_type(at)))
+		return 0;
+	a = malloc(sizeof(*a));
+	if (net_append(list, n, a, err) < 0) {
+		free(a);
+		return -ENOMEM;
+	}
+	ckpt__net__attribute__init(a);
+	a->type = (uint32_t)nla_type(at);
+	return read_bytes(&a->value, at) < 0 ? ckpt_fail_sys(err, ENOMEM, "setting of a link") : 0;
+}
+
 static int read_settings(Ckpt__Net__Attribute ***list, size_t *n, const char *kind,
 			 const struct nlattr *nest, struct ckpt_error *err)
 {
@@ -87,22 +120,18 @@ static int read_settings(Ckpt__Net__Attribute ***list, size_t *n, const char *ki
 
 	if (!nest)
 		return 0;
-	nla_for_each_nested(at, nest, left)
-	{
-		Ckpt__Net__Attribute *a;
+	nla_for_each_nested(at, nest,
+			    left) if (read_setting(list, n, kind, at, err) < 0) return -err->err;
+	return 0;
+}
 
-		if (!net_link_attribute_ok(kind, (uint32_t)nla_type(at)))
-			continue;
-		a = malloc(sizeof(*a));
-		if (net_append(list, n, a, err) < 0) {
-			free(a);
-			return -ENOMEM;
-		}
-		ckpt__net__attribute__init(a);
-		a->type = (uint32_t)nla_type(at);
-		if (read_bytes(&a->value, at) < 0)
-			return ckpt_fail_sys(err, ENOMEM, "setting of a link");
-	}
+/* What every link is set to, and what it was made with. */
+static int read_common(Ckpt__Net__Link *l, struct nlattr **at, struct ckpt_error *err)
+{
+	for (int i = 1; i <= LAST_ATTRIBUTE; i++)
+		if (at[i] && (read_setting(&l->own, &l->n_own, NET_ANY_LINK, at[i], err) < 0 ||
+			      read_setting(&l->birth, &l->n_birth, NET_BIRTH, at[i], err) < 0))
+			return -err->err;
 	return 0;
 }
 
@@ -121,19 +150,22 @@ static uint32_t number(const struct nlattr *a)
 }
 
 static int read_kind(struct net_job *job, Ckpt__Net__Link *l, const struct ifinfomsg *info,
-		     struct nlattr *link_info, struct ckpt_error *err)
+		     struct nlattr **at, struct ckpt_error *err)
 {
 	struct nlattr *in[IFLA_INFO_MAX + 1] = { 0 };
+	const bool carrier = at[IFLA_CARRIER] && nla_get_u8(at[IFLA_CARRIER]);
 	const char *master;
 
-	if (link_info)
-		nla_parse_nested(in, IFLA_INFO_MAX, link_info, NULL);
+	if (at[IFLA_LINKINFO])
+		nla_parse_nested(in, IFLA_INFO_MAX, at[IFLA_LINKINFO], NULL);
 	if (in[IFLA_INFO_KIND])
 		l->kind = copy_text(in[IFLA_INFO_KIND]);
 	else
 		l->kind = strdup(info->ifi_type == ARPHRD_LOOPBACK ? "" : "device");
 	if (!l->kind)
 		return ckpt_fail_sys(err, ENOMEM, "link %u", l->index);
+	if (!strcmp(l->kind, "tun") && net_tun_read(l, in[IFLA_INFO_DATA], carrier, err) < 0)
+		return -err->err;
 	job->vlans |= !strcmp(l->kind, "bridge") && filters_vlans(in[IFLA_INFO_DATA]);
 	master = in[IFLA_INFO_SLAVE_KIND] ? nla_data(in[IFLA_INFO_SLAVE_KIND]) : "";
 	if (!strcmp(master, "bridge") &&
@@ -155,7 +187,7 @@ static int on_link(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
 {
 	struct net_job *job = arg;
 	const struct ifinfomsg *info = nlmsg_data(h);
-	struct nlattr *at[IFLA_MAX + 1] = { 0 };
+	struct nlattr *at[LAST_ATTRIBUTE + 1] = { 0 };
 	Ckpt__Net__Link *l = malloc(sizeof(*l));
 
 	if (net_append(&job->net->links, &job->net->n_links, l, err) < 0) {
@@ -163,7 +195,7 @@ static int on_link(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
 		return -ENOMEM;
 	}
 	ckpt__net__link__init(l);
-	nlmsg_parse(h, sizeof(*info), at, IFLA_MAX, NULL);
+	nlmsg_parse(h, sizeof(*info), at, LAST_ATTRIBUTE, NULL);
 	l->index = (uint32_t)info->ifi_index;
 	l->flags = info->ifi_flags & NET_LINK_FLAGS;
 	l->mtu = number(at[IFLA_MTU]);
@@ -171,7 +203,7 @@ static int on_link(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
 	l->group = number(at[IFLA_GROUP]);
 	l->name = copy_text(at[IFLA_IFNAME]);
 	l->alias = copy_text(at[IFLA_IFALIAS]);
-	if (read_kind(job, l, info, at[IFLA_LINKINFO], err) < 0)
+	if (read_kind(job, l, info, at, err) < 0 || read_common(l, at, err) < 0)
 		return -err->err;
 	if ((l->kind[0] && read_bytes(&l->address, at[IFLA_ADDRESS]) < 0) || !l->name || !l->alias)
 		return ckpt_fail_sys(err, ENOMEM, "link %u", l->index);
@@ -290,6 +322,17 @@ static void refuse_veth(struct net_job *job, const Ckpt__Net__Link *l)
 		       "switch it on");
 }
 
+static void refuse_tun(struct net_job *job, const Ckpt__Net__Link *l)
+{
+	const char *reason = net_tun_refused(job, l);
+
+	if (!ckpt_feature_on(job->run, "tun"))
+		refuse(job, "tun", l, "the feature net.tun is switched off", "switch it on");
+	else if (reason)
+		refuse(job, "tun-outside", l, reason,
+		       "dump the tree that has it open, or close it");
+}
+
 static void refuse_link(struct net_job *job, const Ckpt__Net__Link *l)
 {
 	const Ckpt__Net__Link *master = l->master ? net_link(job->net, l->master) : NULL;
@@ -302,6 +345,10 @@ static void refuse_link(struct net_job *job, const Ckpt__Net__Link *l)
 		return;
 	if (!strcmp(l->kind, "veth")) {
 		refuse_veth(job, l);
+		return;
+	}
+	if (!strcmp(l->kind, "tun")) {
+		refuse_tun(job, l);
 		return;
 	}
 	if (!strcmp(l->kind, "bridge") || !strcmp(l->kind, "dummy")) {

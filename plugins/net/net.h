@@ -4,21 +4,24 @@
 #define CKPT_NET_NET_H
 
 #include <linux/if.h>
+#include <netlink/attr.h>
 #include <netlink/netlink.h>
 
+#include <ckpt/fd.h>
 #include <ckpt/ns.h>
 #include <ckpt/plugin.h>
 
 #include "net.pb-c.h"
 
-enum { NET_REC_NETWORK = 1 };
+enum { NET_REC_NETWORK = 1, NET_REC_TUN_END = 2 };
 
 /* What a user sets of a link's flags; the others are state. */
 #define NET_LINK_FLAGS (IFF_UP | IFF_NOARP | IFF_PROMISC | IFF_ALLMULTI | IFF_MULTICAST | IFF_DEBUG)
 
-#define NET_MAX_LINKS	4096
-#define NET_MAX_ENTRIES 65536
-#define NET_MAX_SYSCTLS 65536
+#define NET_MAX_LINKS	 4096
+#define NET_MAX_ENTRIES	 65536
+#define NET_MAX_SYSCTLS	 65536
+#define NET_MAX_OFFLOADS 4 /* words of bits; the kernel has 2 */
 
 /* A helper's work in one namespace. */
 struct net_job {
@@ -50,6 +53,8 @@ int net_dump(struct net_job *job, const struct net_request *q,
  * building failed; freed in any case. 0 or a negative NLE_ number of libnl.
  */
 int net_finish(struct net_job *job, struct nl_msg *msg, int built);
+/* All of a list of attributes. 0 or a negative NLE_ number. */
+int net_put_all(struct nl_msg *msg, Ckpt__Net__Attribute *const *list, size_t n);
 
 /* A further pointer at the end of a message's list. */
 int net_append(void *list, size_t *n, void *item, struct ckpt_error *err);
@@ -66,8 +71,33 @@ int net_links_await(struct net_job *job, struct ckpt_error *err);
 /* Is it one of the attributes that a link of the kind, or a port of a bridge, is set by? */
 bool net_link_attribute_ok(const char *kind, uint32_t type);
 #define NET_BRIDGE_PORT "port"
+#define NET_ANY_LINK	"any"
+#define NET_BIRTH	"birth" /* what a link can only be made with */
 /* The link of that index in a record, or NULL. */
 const Ckpt__Net__Link *net_link(const Ckpt__Net__Network *net, uint32_t index);
+
+/* ---- tun.c: devices of /dev/net/tun, and the descriptors at their other end ---- */
+
+extern const struct ckpt_fd_kind net_kind_tun;
+int net_tun_read(Ckpt__Net__Link *l, struct nlattr *data, bool carrier, struct ckpt_error *err);
+/* dump, after fd.survey: why it cannot be saved, or NULL. */
+const char *net_tun_refused(const struct net_job *job, const Ckpt__Net__Link *l);
+int net_tun_plan(const Ckpt__Net__Link *l, struct ckpt_error *err);
+int net_tun_make(struct net_job *job, const Ckpt__Net__Link *l, struct ckpt_error *err);
+void net_state_free(void *state);
+
+/* ---- offload.c: what a link leaves to its device (ethtool -K) ---- */
+
+int net_offloads_read(struct net_job *job, struct ckpt_error *err);
+int net_offloads_set(struct net_job *job, struct ckpt_error *err);
+
+/* ---- traffic.c: queueing disciplines and their classes ---- */
+
+int net_traffic_read(struct net_job *job, struct ckpt_error *err);
+/* dump, with the links read: refuse those that cannot be made again. */
+int net_traffic_refuse(struct net_job *job, struct ckpt_error *err);
+int net_traffic_plan(const Ckpt__Net__Network *net, struct ckpt_error *err);
+int net_traffic_make(struct net_job *job, struct ckpt_error *err);
 
 /* ---- external.c: veth pairs whose other end is outside ---- */
 

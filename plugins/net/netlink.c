@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Talking to rtnetlink from inside a namespace, by libnl. */
+#include <netlink/attr.h>
 #include <netlink/msg.h>
 #include <stdlib.h>
 
@@ -85,6 +86,15 @@ int net_finish(struct net_job *job, struct nl_msg *msg, int built)
 		return nl_send_sync(job->sk, msg);
 	nlmsg_free(msg);
 	return built;
+}
+
+int net_put_all(struct nl_msg *msg, Ckpt__Net__Attribute *const *list, size_t n)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < n && r == 0; i++)
+		r = nla_put(msg, (int)list[i]->type, (int)list[i]->value.len, list[i]->value.data);
+	return r;
 }
 
 int net_append(void *list, size_t *n, void *item, struct ckpt_error *err)

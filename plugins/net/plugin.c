@@ -18,9 +18,13 @@ static int read_all(struct net_job *job, struct ckpt_error *err)
 	int r = net_links_read(job, err);
 
 	if (r == 0)
+		r = net_offloads_read(job, err);
+	if (r == 0)
 		r = net_entries_read(job, err);
 	if (r == 0)
 		r = net_nft_read(job, err);
+	if (r == 0)
+		r = net_traffic_read(job, err);
 	return r < 0 ? r : net_sysctls_read(job, err);
 }
 
@@ -33,7 +37,8 @@ static int look(struct net_job *job, struct ckpt_error *err)
 	if (r < 0)
 		return r;
 	net_entries_refuse(job);
-	return net_filters_refuse(job, err);
+	r = net_traffic_refuse(job, err);
+	return r < 0 ? r : net_filters_refuse(job, err);
 }
 
 /* A job with an empty record. */
@@ -90,7 +95,9 @@ static int plan_settings(const Ckpt__Net__Network *net, const Ckpt__Net__Link *l
 
 	if ((l->master && (!master || master == l || strcmp(master->kind, "bridge") != 0)) ||
 	    (l->n_port && !l->master) || !good_settings(l->data, l->n_data, l->kind) ||
-	    !good_settings(l->port, l->n_port, NET_BRIDGE_PORT))
+	    !good_settings(l->port, l->n_port, NET_BRIDGE_PORT) ||
+	    !good_settings(l->own, l->n_own, NET_ANY_LINK) ||
+	    !good_settings(l->birth, l->n_birth, NET_BIRTH) || l->n_offloads > NET_MAX_OFFLOADS)
 		return ckpt_fail_image(err, "link %u: bad bridge or settings", l->index);
 	return 0;
 }
@@ -110,6 +117,8 @@ static int plan_link(struct ckpt_run *run, const Ckpt__Net__Network *net, const 
 		return strcmp(l->name, "lo") || l->index != 1
 			       ? ckpt_fail_image(err, "link %u: not the loopback device", l->index)
 			       : 0;
+	if (l->tun || !strcmp(l->kind, "tun"))
+		return net_tun_plan(l, err);
 	if (l->external)
 		return net_external_plan(run, l, err);
 	if (!strcmp(l->kind, "bridge") || !strcmp(l->kind, "dummy"))
@@ -136,7 +145,7 @@ static int plan(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_erro
 	if (!net)
 		return -err->err;
 	if (net->n_links > NET_MAX_LINKS || net->n_entries > NET_MAX_ENTRIES ||
-	    net->n_sysctls > NET_MAX_SYSCTLS)
+	    net->n_sysctls > NET_MAX_SYSCTLS || net->n_traffic > NET_MAX_LINKS)
 		return ckpt_fail_image(err, "too many links, entries or settings");
 	for (size_t i = 0; i < net->n_links && r == 0; i++)
 		r = plan_link(run, net, net->links[i], err);
@@ -145,6 +154,8 @@ static int plan(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_erro
 			r = ckpt_fail_image(err, "setting %zu: bad name", i);
 	if (r == 0)
 		r = net_nft_plan(net, err);
+	if (r == 0)
+		r = net_traffic_plan(net, err);
 	return r < 0 ? r : net_entries_plan(net, err);
 }
 
@@ -158,7 +169,11 @@ static int make_all(struct net_job *job, struct ckpt_error *err)
 		r = net_nft_make(job, err);
 	if (r == 0)
 		r = net_entries_make(job, true, err);
-	return r < 0 ? r : net_links_up(job, err);
+	if (r == 0)
+		r = net_offloads_set(job, err);
+	if (r == 0)
+		r = net_links_up(job, err);
+	return r < 0 ? r : net_traffic_make(job, err);
 }
 
 static int fill(struct ckpt_run *run, struct ckpt_ns *ns, struct ckpt_error *err)
@@ -217,6 +232,7 @@ static const struct ckpt_ns_kind kind = {
 
 static const struct ckpt_extension extensions[] = {
 	{ CKPT_NS_POINT, "net", &kind },
+	{ CKPT_FD_POINT, "tun", &net_kind_tun },
 	{ NULL, NULL, NULL },
 };
 
@@ -225,6 +241,8 @@ static const struct ckpt_feature features[] = {
 	{ "veth", "veth pairs with both ends in the tree" },
 	{ "bridge", "bridges with their ports, and dummy links" },
 	{ "nftables", "nftables rulesets, with their handles and counters" },
+	{ "tun", "devices of /dev/net/tun, with their descriptors" },
+	{ "qdisc", "queueing disciplines with their classes: htb, tbf, fifos, ingress" },
 	{ "external", "veth pairs whose other end is outside, as -o net.external says" },
 	{ NULL, NULL },
 };
@@ -243,6 +261,7 @@ static const struct ckpt_option options[] = {
 
 static const struct ckpt_record_type records[] = {
 	{ NET_REC_NETWORK, "network", &ckpt__net__network__descriptor },
+	{ NET_REC_TUN_END, "tun-end", &ckpt__net__tun_end__descriptor },
 	{ 0, NULL, NULL },
 };
 
@@ -273,4 +292,5 @@ CKPT_PLUGIN{
 	.rules = rules,
 	.steps = steps,
 	.extensions = extensions,
+	.state_free = net_state_free,
 };

@@ -257,6 +257,9 @@ def descriptor(pid, number, pidfd, names, descriptions):
     kind = re.match(r"^(pipe|socket|anon_inode|net|mnt|pid|user|uts|ipc|cgroup|time):", target or "")
     key = (found.st_dev, found.st_ino)
     entry = {"info": fdinfo_details(info)}
+    # the length of the last packet
+    if target == "/dev/net/tun":
+        entry["info"] = [line for line in entry["info"] if not line.startswith("pos:")]
     if kind and kind.group(1) in ("pipe", "socket"):
         entry["what"] = names.of(kind.group(1), key)
     elif kind and kind.group(1) != "anon_inode":

@@ -68,6 +68,65 @@ def all_at_once(context, test, patterns):
     refused(context, test, COMBINED, [patterns[name] for name in COMBINED])
 
 
+# a connection through address translation, a router of multicast; "ready" is written at the end
+NETWORK_PROGRAM = """
+import pathlib, socket, struct, sys, time
+server = socket.create_server(("127.0.0.1", 5300))
+client = socket.create_connection(("10.0.0.1", 80))
+accepted, _ = server.accept()
+client.send(b"x"); accepted.recv(1); accepted.send(b"y"); client.recv(1)
+router = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_IGMP)
+router.setsockopt(socket.IPPROTO_IP, 200, 1)
+router.setsockopt(socket.IPPROTO_IP, 202, struct.pack("HBBI4s4s", 0, 0, 1, 0, b"\\x7f\\0\\0\\1", b"\\0" * 4))
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(99999)
+"""
+NETWORK = """set -e
+ip link set lo up; ip addr add 10.0.0.2/32 dev lo; ip route add 10.0.0.1 dev lo
+ip link add vx0 type vxlan id 5 dstport 4789
+ip link add br0 type bridge; ip link add v0 numtxqueues 2 type veth peer name v1; ip link set v0 master br0
+ip link set br0 up; ip link set v0 up; bridge mdb add dev br0 port v0 grp 239.1.2.3 permanent
+tc qdisc add dev v0 root handle 5: mq
+tc qdisc add dev v1 root handle 1: htb; tc class add dev v1 parent 1: classid 1:1 htb rate 1mbit
+tc filter add dev v1 parent 1: protocol ip u32 match ip dst 1.2.3.4 flowid 1:1
+nft 'add table ip n; add chain ip n o { type nat hook output priority 0; };
+add rule ip n o ip daddr 10.0.0.1 tcp dport 80 dnat to 127.0.0.1:5300'
+exec python3 -B -c "$1" "$2"
+"""
+# the other end of a device is open outside of the tree
+NETWORK_HOLDER = """
+import fcntl, os, pathlib, struct, sys, time
+tun = os.open("/dev/net/tun", os.O_RDWR)
+fcntl.ioctl(tun, 0x400454ca, struct.pack("16sH22x", b"held0", 0x1002))
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(99999)
+"""
+NETWORK_BLOCKERS = ("net tun-outside .*link held0", 'net link-kind .*"vxlan"', "net bridge-groups",
+                    "net qdisc-kind .* mq 5: of link v0", "net tc-filter .*filters of .* htb 1: of link v1",
+                    "net conntrack .*1 connections", "net multicast-routing")
+
+
+def started(test, *command):
+    """A process; its last argument is a file that it makes when it is ready."""
+    ready = test.dir / f"ready-{command[0]}"
+    child = subprocess.Popen([*map(str, command), ready], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                             stderr=subprocess.PIPE, text=True, start_new_session=True, cwd="/")
+    test.cleanup(proc.kill_tree, child.pid)
+    proc.wait_until("not built", lambda: ready.exists() or child.poll() is not None, 60)
+    expect(ready.exists(), f"not built: {child.poll() is not None and child.stderr.read()}")
+    return child
+
+
+def network(context, test):
+    """What of a network namespace is not saved: refused by name, all at once."""
+    child = started(test, "unshare", "-n", "sh", "-c", NETWORK, "sh", NETWORK_PROGRAM)
+    started(test, "nsenter", "-t", child.pid, "-n", "python3", "-B", "-c", NETWORK_HOLDER)
+    run = context.ckpt().dump(test, child.pid, test.dir / "image", "--json", code=codes.REFUSED)
+    listed = blockers(run)
+    missing = [text for text in NETWORK_BLOCKERS if not any(re.search(text, item) for item in listed)]
+    expect(not missing, f"no blockers {missing}: {listed}")
+
+
 def passing(context, test, what):
     """What passes by itself is waited for: the dump is refused until it has."""
     victim = Victim(test, context.scenario("passing"), args=[what])
@@ -96,4 +155,5 @@ def tests(context):
                lambda test, name=name, pattern=pattern: refused(context, test, [name], [pattern]))
     for what in ("event", "connection", "creator"):
         yield f"refuse/passing-{what}", lambda test, what=what: passing(context, test, what)
+    yield "refuse/network", lambda test: network(context, test)
     yield "refuse/all-at-once", lambda test: all_at_once(context, test, patterns)
