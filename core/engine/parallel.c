@@ -61,11 +61,10 @@ static void *work_in_thread(void *arg)
 	return NULL;
 }
 
-static size_t count_threads(size_t n, size_t chunk)
+static size_t count_threads(size_t useful)
 {
 	cpu_set_t set;
 	size_t cpus = sched_getaffinity(0, sizeof(set), &set) ? 1 : (size_t)CPU_COUNT(&set);
-	size_t useful = n / (2 * chunk);
 
 	if (cpus > MAX_THREADS)
 		cpus = MAX_THREADS;
@@ -92,6 +91,32 @@ static size_t start(pthread_t *threads, size_t n, struct loop *l)
 	return started;
 }
 
+/* `worth`: so many objects are worth a thread. */
+static int divide(struct loop *l, size_t worth)
+{
+	size_t wanted = count_threads(l->n / worth), started = 0;
+	pthread_t threads[MAX_THREADS];
+
+	pthread_mutex_init(&l->lock, NULL);
+	if (wanted > 1)
+		started = start(threads, wanted - 1, l);
+	work(l);
+	while (started)
+		pthread_join(threads[--started], NULL);
+	pthread_mutex_destroy(&l->lock);
+	return l->result;
+}
+
+int ckpt_parallel(size_t n, int (*fn)(void *arg, size_t i, struct ckpt_error *err), void *arg,
+		  struct ckpt_error *err)
+{
+	struct loop l = {
+		.n = n, .chunk = CHUNK, .fn = fn, .arg = arg, .failed = (size_t)-1, .err = err
+	};
+
+	return divide(&l, 2 * CHUNK);
+}
+
 int ckpt_parallel_by(size_t n, size_t portion,
 		     int (*fn)(void *arg, size_t i, struct ckpt_error *err), void *arg,
 		     struct ckpt_error *err)
@@ -99,21 +124,6 @@ int ckpt_parallel_by(size_t n, size_t portion,
 	struct loop l = {
 		.n = n, .chunk = portion, .fn = fn, .arg = arg, .failed = (size_t)-1, .err = err
 	};
-	size_t wanted = count_threads(n, portion), started = 0;
-	pthread_t threads[MAX_THREADS];
 
-	pthread_mutex_init(&l.lock, NULL);
-	if (wanted > 1)
-		started = start(threads, wanted - 1, &l);
-	work(&l);
-	while (started)
-		pthread_join(threads[--started], NULL);
-	pthread_mutex_destroy(&l.lock);
-	return l.result;
-}
-
-int ckpt_parallel(size_t n, int (*fn)(void *arg, size_t i, struct ckpt_error *err), void *arg,
-		  struct ckpt_error *err)
-{
-	return ckpt_parallel_by(n, CHUNK, fn, arg, err);
+	return divide(&l, portion);
 }

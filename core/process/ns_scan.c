@@ -23,7 +23,7 @@
 #define MAX_DEPTH 64
 
 /* Each has eight links, or ten. */
-#define THREADS_A_PORTION 4
+#define THREADS_A_PORTION 8
 
 static struct ckpt_ns *add(struct ns_table *t, int *fd, enum ckpt_ns_type type, unsigned depth,
 			   struct ckpt_error *err);

@@ -21,7 +21,7 @@
 #include "process/uapi.h"
 
 /* Of each two files are read ahead. */
-#define THREADS_A_PORTION 8
+#define THREADS_A_PORTION 16
 
 int ckpt_end_child(pid_t pid)
 {

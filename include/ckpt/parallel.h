@@ -27,8 +27,8 @@ CKPT_API int ckpt_parallel(size_t n, int (*fn)(void *arg, size_t i, struct ckpt_
 			   void *arg, struct ckpt_error *err);
 
 /*
- * The same, given out in portions of so many objects, two of which are worth a thread (some
- * 100 us): 1 for objects that take long each.
+ * The same, given out in portions of so many objects, which are worth a thread (some 100 us):
+ * 1 for objects that take long each.
  */
 CKPT_API int ckpt_parallel_by(size_t n, size_t portion,
 			      int (*fn)(void *arg, size_t i, struct ckpt_error *err), void *arg,

@@ -116,23 +116,138 @@ static int root_group(struct ckpt_run *run, struct cgroup_state *st, size_t h,
 	return r < 0 ? r : cgroup_put(run, st, h, path, id, err);
 }
 
-static int collect(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err)
+/* ---- or what a member's groups are called on either side of it ------------------------------ */
+
+struct names {
+	const struct cgroup_state *st;
+	char *path[CGROUP_MAX_HIERARCHIES];
+};
+
+static void names_free(struct names *n)
+{
+	for (size_t h = 0; h < CGROUP_MAX_HIERARCHIES; h++)
+		free(n->path[h]);
+}
+
+static int note_name(void *arg, const char *name, const char *path, struct ckpt_error *err)
+{
+	struct names *n = arg;
+	int h = cgroup_hierarchy(n->st, name);
+
+	if (h < 0 || n->path[h])
+		return 0;
+	n->path[h] = strdup(path);
+	return n->path[h] ? 0 : ckpt_fail_sys(err, ENOMEM, "control groups");
+}
+
+struct asking {
+	const struct ckpt_task *task;
+	char text[16384];
+};
+
+/* Not by ckpt_proc_read(), which may know the text as it is outside. */
+static int read_inside(void *arg, struct ckpt_error *err)
+{
+	struct asking *a = arg;
+	CKPT_AUTO_FD int fd = openat(a->task->procfd, "cgroup", O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, a->text, sizeof(a->text) - 1);
+
+	if (n < 0)
+		return ckpt_fail_sys(err, errno, "/proc/%d/cgroup", (int)a->task->pid);
+	/* what has filled the buffer may have been cut: it tells nothing then */
+	a->text[n == sizeof(a->text) - 1 ? 0 : n] = 0;
+	return 0;
+}
+
+static bool leads_out(const char *path)
+{
+	return !strncmp(path, "/..", 3) && (!path[3] || path[3] == '/');
+}
+
+/* The root is what is left of the outer name without the inner one; cuts `outer`. */
+static bool cut_root(char *outer, const char *inner)
+{
+	size_t len = strlen(outer), cut = strcmp(inner, "/") ? strlen(inner) : 0;
+
+	if (leads_out(inner) || leads_out(outer) || cut > len ||
+	    strcmp(outer + len - cut, inner + (cut ? 0 : 1)) != 0)
+		return false;
+	snprintf(outer + len - cut, cut + 1, "%s", len == cut ? "/" : "");
+	return true;
+}
+
+/*
+ * A member's groups, as ckpt is told and as whoever is in the namespace is told: where the
+ * member is below the roots that gives their names, for less than mounting each hierarchy.
+ * 1: it does; 0: it does not.
+ */
+static int roots_by_name(struct ckpt_run *run, const struct ckpt_ns *ns, struct names *roots,
+			 struct ckpt_error *err)
 {
 	const struct ckpt_ns_place place = { .ns[CKPT_NS_CGROUP] = ns };
-	Ckpt__Cgroup__Namespace rec = CKPT__CGROUP__NAMESPACE__INIT;
-	uint32_t roots[CGROUP_MAX_HIERARCHIES];
-	struct cgroup_state *st = cgroup_state(run, err);
+	__attribute__((cleanup(names_free))) struct names inside = { .st = roots->st };
+	CKPT_AUTO_FREE struct asking *a = calloc(1, sizeof(*a));
+	CKPT_AUTO_FREE char *text = NULL;
+	int r;
+
+	if (!ns->member)
+		return 0;
+	if (!a)
+		return ckpt_fail_sys(err, ENOMEM, "control groups");
+	a->task = ns->member;
+	if (ckpt_proc_read(ns->member, "cgroup", &text, err) < 0)
+		return -err->err;
+	r = ckpt_ns_run(run, &place, read_inside, a, err);
+	if (r == 0)
+		r = cgroup_each_line(text, note_name, roots, err);
+	if (r == 0)
+		r = cgroup_each_line(a->text, note_name, &inside, err);
+	for (size_t h = 0; h < roots->st->n_hierarchies && r == 0; h++)
+		if (!roots->path[h] || !inside.path[h] || !cut_root(roots->path[h], inside.path[h]))
+			return 0;
+	return r < 0 ? r : 1;
+}
+
+static int put_by_name(struct ckpt_run *run, struct cgroup_state *st, const struct names *roots,
+		       uint32_t *ids, struct ckpt_error *err)
+{
+	int r = 0;
+
+	for (size_t h = 0; h < st->n_hierarchies && r == 0; h++)
+		r = cgroup_put(run, st, h, roots->path[h], &ids[h], err);
+	return r;
+}
+
+static int put_by_mounts(struct ckpt_run *run, struct cgroup_state *st, const struct ckpt_ns *ns,
+			 uint32_t *ids, struct ckpt_error *err)
+{
+	const struct ckpt_ns_place place = { .ns[CKPT_NS_CGROUP] = ns };
 	CKPT_AUTO_FREE struct look *l = calloc(1, sizeof(*l));
 	int r;
 
-	if (!st || !l)
-		return st ? ckpt_fail_sys(err, ENOMEM, "roots") : -err->err;
+	if (!l)
+		return ckpt_fail_sys(err, ENOMEM, "roots");
 	l->st = st;
 	r = ckpt_ns_run(run, &place, look, l, err);
-	rec.id = ns->id;
-	rec.roots = roots;
 	for (size_t h = 0; h < st->n_hierarchies && r == 0; h++)
-		r = root_group(run, st, h, &l->handles[h], &roots[rec.n_roots++], err);
+		r = root_group(run, st, h, &l->handles[h], &ids[h], err);
+	return r;
+}
+
+static int collect(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err)
+{
+	Ckpt__Cgroup__Namespace rec = CKPT__CGROUP__NAMESPACE__INIT;
+	uint32_t ids[CGROUP_MAX_HIERARCHIES];
+	struct cgroup_state *st = cgroup_state(run, err);
+	__attribute__((cleanup(names_free))) struct names roots = { .st = st };
+	int r = st ? roots_by_name(run, ns, &roots, err) : -err->err;
+
+	if (r < 0)
+		return r;
+	r = r ? put_by_name(run, st, &roots, ids, err) : put_by_mounts(run, st, ns, ids, err);
+	rec.id = ns->id;
+	rec.roots = ids;
+	rec.n_roots = st->n_hierarchies;
 	return r < 0 ? r : ckpt_record_put(run, CGROUP_REC_NAMESPACE, &rec.base, err);
 }
 

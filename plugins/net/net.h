@@ -33,6 +33,19 @@ struct net_job {
 	bool odd_links, xfrm, finite, vlans, owned, flowtables;
 };
 
+struct net_end;	  /* tun.c */
+struct net_ahead; /* sysctl.c */
+
+/* What is known during a run. */
+struct net_state {
+	struct net_end *ends; /* of devices of /dev/net/tun */
+	size_t n;
+	struct net_ahead *ahead; /* settings of namespaces that are asked for next */
+};
+/* Made on first use; NULL: out of memory. */
+struct net_state *net_state(struct ckpt_run *run);
+void net_state_free(void *state);
+
 /* ---- netlink.c ---- */
 
 struct net_request {
@@ -122,7 +135,9 @@ int net_entries_make(struct net_job *job, bool before_up, struct ckpt_error *err
 
 /* ---- sysctl.c ---- */
 
-int net_sysctls_read(struct net_job *job, struct ckpt_error *err);
+/* dump, outside of the namespace: its settings, read along with those of others. */
+int net_sysctls_take(struct net_job *job, struct ckpt_error *err);
+void net_ahead_free(struct net_ahead *a);
 int net_sysctls_write(struct net_job *job, struct ckpt_error *err);
 bool net_sysctl_name_ok(const char *name);
 

@@ -23,9 +23,7 @@ static int read_all(struct net_job *job, struct ckpt_error *err)
 		r = net_entries_read(job, err);
 	if (r == 0)
 		r = net_nft_read(job, err);
-	if (r == 0)
-		r = net_traffic_read(job, err);
-	return r < 0 ? r : net_sysctls_read(job, err);
+	return r < 0 ? r : net_traffic_read(job, err);
 }
 
 static int look(struct net_job *job, struct ckpt_error *err)
@@ -75,6 +73,8 @@ static int collect(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_e
 
 	if (r == 0)
 		r = net_run(&job, read_all, err);
+	if (r == 0)
+		r = net_sysctls_take(&job, err);
 	if (r == 0)
 		r = net_externals_look(&job, err);
 	return r < 0 ? r : ckpt_record_put(run, NET_REC_NETWORK, &net->base, err);

@@ -2,6 +2,7 @@
 /* The settings below /proc/sys/net, which shows those of whoever looks. */
 #include <dirent.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,16 @@
 
 #define ROOT	  "/proc/sys/net"
 #define MAX_VALUE 4096
+
+/* Namespaces that are read at the same time; more would only hold memory. */
+#define AT_ONCE 8
+
+struct net_ahead {
+	/* settings read ahead: in records with nothing else, taken by whoever asks first */
+	Ckpt__Net__Network *net[AT_ONCE];
+	const struct ckpt_ns *ns[AT_ONCE];
+	size_t n;
+};
 
 /* The value without the newline; a length, or a negative errno. */
 static ssize_t read_value(int dir, const char *name, int flags, char *buf)
@@ -86,13 +97,97 @@ static int walk(struct net_job *job, int root, const char *path, struct ckpt_err
 	return r;
 }
 
-int net_sysctls_read(struct net_job *job, struct ckpt_error *err)
+static int read_settings(struct net_job *job, struct ckpt_error *err)
 {
 	CKPT_AUTO_FD int root = open(ROOT, O_PATH | O_DIRECTORY | O_CLOEXEC);
 
 	if (root < 0)
 		return ckpt_fail_sys(err, errno, ROOT);
 	return walk(job, root, ".", err);
+}
+
+/* In a thread of its own, or the only one. */
+static int read_there(void *arg, size_t i, struct ckpt_error *err)
+{
+	const struct net_ahead *a = arg;
+	struct net_job job = { .net = a->net[i] };
+	CKPT_AUTO_FD int back = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
+	int r;
+
+	if (back < 0)
+		return ckpt_fail_sys(err, errno, "/proc/thread-self/ns/net");
+	if (setns(a->ns[i]->fd, CLONE_NEWNET))
+		return ckpt_fail_sys(err, errno, "joining the %s", a->ns[i]->name);
+	r = read_settings(&job, err);
+	if (setns(back, CLONE_NEWNET))
+		return ckpt_fail_sys(err, errno, "going back to ckpt's network namespace");
+	return r;
+}
+
+void net_ahead_free(struct net_ahead *a)
+{
+	for (size_t i = 0; a && i < a->n; i++)
+		if (a->net[i])
+			ckpt__net__network__free_unpacked(a->net[i], NULL);
+	free(a);
+}
+
+/* This namespace and those that will be asked for next. */
+static int read_some(struct ckpt_run *run, struct net_state *st, const struct ckpt_ns *first,
+		     struct ckpt_error *err)
+{
+	struct net_ahead *a = calloc(1, sizeof(*a));
+	bool begun = false;
+
+	net_ahead_free(st->ahead);
+	st->ahead = a;
+	for (size_t i = 0; a && i < ckpt_ns_count(run) && a->n < AT_ONCE; i++) {
+		const struct ckpt_ns *ns = ckpt_ns_at(run, i);
+
+		begun |= ns == first;
+		if (!begun || ns->type != CKPT_NS_NET || ns->own || ns->lost)
+			continue;
+		a->ns[a->n] = ns;
+		a->net[a->n] = malloc(sizeof(*a->net[0]));
+		if (!a->net[a->n])
+			return ckpt_fail_sys(err, ENOMEM, "settings");
+		ckpt__net__network__init(a->net[a->n++]);
+	}
+	return a ? ckpt_parallel_by(a->n, 1, read_there, a, err)
+		 : ckpt_fail_sys(err, ENOMEM, "settings");
+}
+
+/* Those of this namespace, if they were read. */
+static bool take(struct net_ahead *a, struct net_job *job)
+{
+	for (size_t i = 0; a && i < a->n; i++) {
+		if (a->ns[i] != job->ns || !a->net[i])
+			continue;
+		job->net->sysctls = a->net[i]->sysctls;
+		job->net->n_sysctls = a->net[i]->n_sysctls;
+		free(ckpt_steal_ptr(&a->net[i]));
+		return true;
+	}
+	return false;
+}
+
+/*
+ * Some 550 files in each namespace are most of what it costs to save one. /proc shows each
+ * thread those of its own, so threads read several namespaces at the same time.
+ */
+int net_sysctls_take(struct net_job *job, struct ckpt_error *err)
+{
+	struct net_state *st = net_state(job->run);
+	int r;
+
+	if (!st)
+		return ckpt_fail_sys(err, ENOMEM, "settings");
+	if (take(st->ahead, job))
+		return 0;
+	r = read_some(job->run, st, job->ns, err);
+	if (r == 0 && !take(st->ahead, job))
+		r = ckpt_fail(err, ENOENT, "the %s is not one that is saved", job->ns->name);
+	return r;
 }
 
 bool net_sysctl_name_ok(const char *name)

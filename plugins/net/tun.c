@@ -24,51 +24,54 @@
 #endif
 
 /* A queue of a device, by namespace and name. */
-struct end {
+struct net_end {
 	uint32_t ns;
 	char name[IFNAMSIZ];
 	int fd; /* restore: until it is handed out */
 };
 
-struct state {
-	struct end *ends;
-	size_t n;
-};
-
 void net_state_free(void *p)
 {
-	struct state *st = p;
+	struct net_state *st = p;
 
-	for (size_t i = 0; st && i < st->n; i++)
+	if (!st)
+		return;
+	for (size_t i = 0; i < st->n; i++)
 		if (st->ends[i].fd >= 0)
 			close(st->ends[i].fd);
-	if (st)
-		free(st->ends);
+	free(st->ends);
+	net_ahead_free(st->ahead);
 	free(st);
+}
+
+struct net_state *net_state(struct ckpt_run *run)
+{
+	struct net_state *st = ckpt_state(run);
+
+	if (st)
+		return st;
+	st = calloc(1, sizeof(*st));
+	if (st)
+		ckpt_state_set(run, st);
+	return st;
 }
 
 static int note(struct ckpt_run *run, uint32_t ns, const char *name, int fd, struct ckpt_error *err)
 {
-	struct state *st = ckpt_state(run);
-	struct end *more;
+	struct net_state *st = net_state(run);
+	struct net_end *more = st ? realloc(st->ends, (st->n + 1) * sizeof(*more)) : NULL;
 
-	if (!st) {
-		st = calloc(1, sizeof(*st));
-		if (st)
-			ckpt_state_set(run, st);
-	}
-	more = st ? realloc(st->ends, (st->n + 1) * sizeof(*more)) : NULL;
 	if (!more)
 		return ckpt_fail_sys(err, ENOMEM, DEVICE);
 	st->ends = more;
-	more[st->n] = (struct end){ .ns = ns, .fd = fd };
+	more[st->n] = (struct net_end){ .ns = ns, .fd = fd };
 	strncpy(more[st->n++].name, name, IFNAMSIZ - 1);
 	return 0;
 }
 
 static size_t ends_of(struct ckpt_run *run, uint32_t ns, const char *name)
 {
-	const struct state *st = ckpt_state(run);
+	const struct net_state *st = ckpt_state(run);
 	size_t found = 0;
 
 	for (size_t i = 0; st && i < st->n; i++)
@@ -302,7 +305,7 @@ static int open_bare(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt
 static int tun_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, struct ckpt_error *err)
 {
 	const Ckpt__Net__TunEnd *rec = ckpt_record_need(run, "net.tun-end", slot->file, err);
-	struct state *st = ckpt_state(run);
+	struct net_state *st = ckpt_state(run);
 	int sndbuf;
 
 	if (!rec)
@@ -311,7 +314,7 @@ static int tun_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, struc
 		return open_bare(run, ckpt_ns_by_id(run, rec->ns), err);
 	sndbuf = (int)rec->sndbuf;
 	for (size_t i = 0; st && i < st->n; i++) {
-		struct end *e = &st->ends[i];
+		struct net_end *e = &st->ends[i];
 
 		if (e->fd < 0 || e->ns != rec->ns || strcmp(e->name, rec->name) != 0)
 			continue;
