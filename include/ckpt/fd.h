@@ -38,6 +38,7 @@ struct ckpt_fd_found {
 	/* of sockets, else -1: SO_DOMAIN, SO_TYPE, SO_PROTOCOL, SO_ACCEPTCONN */
 	int domain, type, protocol, listening;
 	const struct ckpt_fd_tree *tree; /* the rest of the tree, for kinds that come in pairs */
+	const void *ahead; /* in collect(): what the kind's ahead() has returned; or NULL */
 };
 
 /*
@@ -115,6 +116,13 @@ struct ckpt_fd_kind {
 		       int (*found)(struct ckpt_run *run, void *arg, int fd,
 				    struct ckpt_error *err),
 		       void *arg, struct ckpt_error *err);
+	/*
+	 * dump and verify, shortly before collect(): ask the description many questions that
+	 * change nothing, for collect() to find the answers in f->ahead; freed by fd with free(3).
+	 * Called by several threads at once, so it must keep to `f` (see ckpt_parallel()). Not
+	 * called for all: collect() can do without. May be NULL.
+	 */
+	void *(*ahead)(const struct ckpt_fd_found *f);
 };
 
 #define CKPT_FD_POINT "fd"

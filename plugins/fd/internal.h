@@ -77,7 +77,8 @@ struct fd_file {
 	bool out_async; /* its owner and signal are, or it has none */
 	bool out_locks;
 	struct fd_entry *last;
-	int fd; /* a duplicate in the engine; -1: none now */
+	int fd;	     /* a duplicate in the engine; -1: none now */
+	void *ahead; /* the kind's; while collecting */
 	/* what was asked of it: once */
 	bool looked, no_owner;
 	int domain, type, protocol, listening;
@@ -178,6 +179,8 @@ size_t fd_entries_of(const struct fd_state *st, const struct ckpt_task *holder,
 int fd_describe(struct ckpt_run *run, struct fd_file *file, struct ckpt_fd_found *f,
 		struct ckpt_error *err);
 void fd_described(const struct fd_state *st, struct fd_file *file);
+/* Let kinds ask ahead about those of `n` files that have a duplicate. */
+int fd_look_ahead(struct fd_file *files, size_t n, struct ckpt_error *err);
 /* Files of an inode, in order of id; returns how many. */
 size_t fd_files_of(const struct fd_state *st, dev_t dev, ino_t ino, struct fd_file *const **out);
 /* The file that this task has under that number, or NULL. */

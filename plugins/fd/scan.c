@@ -450,16 +450,12 @@ void fd_dups_close(struct fd_state *st)
 	st->n_dups = 0;
 }
 
-int fd_describe(struct ckpt_run *run, struct fd_file *file, struct ckpt_fd_found *f,
-		struct ckpt_error *err)
+static void fill_found(const struct fd_file *file, struct ckpt_fd_found *f)
 {
 	const struct fd_entry *e = file->first;
-	int r = file->fd >= 0 ? 0 : look_at(file, err);
 
-	if (r)
-		return ckpt_is_live(run) && vanished(-r) ? 1 : r;
 	*f = (struct ckpt_fd_found){
-		.file = ckpt_is_live(run) ? 0 : file->id,
+		.file = file->id,
 		.task = e->task,
 		.num = e->num,
 		.link = e->link,
@@ -473,8 +469,45 @@ int fd_describe(struct ckpt_run *run, struct fd_file *file, struct ckpt_fd_found
 		.protocol = file->protocol,
 		.listening = file->listening,
 		.tree = &fd_tree,
+		.ahead = file->ahead,
 	};
+}
+
+int fd_describe(struct ckpt_run *run, struct fd_file *file, struct ckpt_fd_found *f,
+		struct ckpt_error *err)
+{
+	int r = file->fd >= 0 ? 0 : look_at(file, err);
+
+	if (r)
+		return ckpt_is_live(run) && vanished(-r) ? 1 : r;
+	fill_found(file, f);
+	if (ckpt_is_live(run))
+		f->file = 0;
 	return 0;
+}
+
+/* What one description costs to ask about is worth no thread, a dozen are. */
+#define FILES_A_PORTION 16
+
+static int look_ahead(void *arg, size_t i, struct ckpt_error *err)
+{
+	struct fd_file *file = (struct fd_file *)arg + i;
+	const struct ckpt_fd_kind *kind = file->out ? NULL : file->kind->ops;
+	struct ckpt_fd_found f;
+
+	(void)err;
+	/* kinds built before there was that word in the structure do not have it */
+	if (!kind || file->fd < 0 || kind->size <= offsetof(struct ckpt_fd_kind, ahead) ||
+	    !kind->ahead)
+		return 0;
+	fill_found(file, &f);
+	file->ahead = kind->ahead(&f);
+	return 0;
+}
+
+int fd_look_ahead(struct fd_file *files, size_t n, struct ckpt_error *err)
+{
+	return ckpt_parallel_by(n, FILES_A_PORTION, look_ahead, files, err);
 }
 
 void fd_described(const struct fd_state *st, struct fd_file *file)

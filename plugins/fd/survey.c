@@ -259,6 +259,9 @@ static int collect_file(struct ckpt_run *run, struct fd_file *file, struct ckpt_
 	return r;
 }
 
+/* Files that are asked about ahead of their turn: more would only hold memory. */
+#define AHEAD 256
+
 int fd_collect(struct ckpt_run *run, struct ckpt_error *err)
 {
 	struct fd_state *st = fd_state(run);
@@ -271,10 +274,14 @@ int fd_collect(struct ckpt_run *run, struct ckpt_error *err)
 	for (size_t i = 0; i < st->n_files && !r; i++) {
 		struct fd_file *file = &st->files[i];
 
-		if (file->out)
+		if (i % AHEAD == 0)
+			r = fd_look_ahead(file, st->n_files - i < AHEAD ? st->n_files - i : AHEAD,
+					  err);
+		if (r || file->out)
 			continue;
 		saved++;
 		r = collect_file(run, file, err);
+		free(ckpt_steal_ptr(&file->ahead));
 		if (r)
 			ckpt_wrap(err, "task %u (%s): fd %d (%s)", file->first->task->id,
 				  file->first->task->comm, file->first->num, file->first->link);

@@ -185,6 +185,8 @@ struct sock_options {
 	uint8_t data[SOCK_OPTIONS_MAX][SOCK_OPTION_DATA];
 	size_t n;
 };
+/* Ask for all of them ahead of time: `ahead` of the kinds. */
+void *sock_options_ahead(const struct ckpt_fd_found *f);
 /* Those that differ from a new socket's. */
 int sock_options_read(struct ckpt_run *run, const struct ckpt_fd_found *f, struct sock_options *o,
 		      struct ckpt_error *err);

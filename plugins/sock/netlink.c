@@ -177,6 +177,7 @@ const struct ckpt_fd_kind sock_kind_netlink = {
 	.match = netlink_match,
 	.survey = netlink_survey,
 	.collect = netlink_collect,
+	.ahead = sock_options_ahead,
 	.plan = netlink_plan,
 	.open = netlink_open,
 	.own_pos = true,

@@ -308,6 +308,61 @@ static int read_option(int fd, const struct option *opt, int *value, uint8_t *da
 	return 1;
 }
 
+/* ---- ahead of time ------------------------------------------------------------------------ */
+
+#define AHEAD_ROOM 512
+
+/* Answers of one socket. */
+struct ahead {
+	int value[CKPT_ARRAY_SIZE(options)];
+	/* as read_option(); what is not there is to be asked for */
+	int16_t result[CKPT_ARRAY_SIZE(options)];
+	bool there[CKPT_ARRAY_SIZE(options)];
+	uint8_t size[CKPT_ARRAY_SIZE(options)];
+	uint16_t at[CKPT_ARRAY_SIZE(options)];
+	uint8_t data[AHEAD_ROOM];
+};
+_Static_assert(DATA_MAX <= UINT8_MAX && AHEAD_ROOM <= UINT16_MAX, "struct ahead");
+
+void *sock_options_ahead(const struct ckpt_fd_found *f)
+{
+	struct ahead *a = calloc(1, sizeof(*a));
+	uint16_t used = 0;
+
+	for (size_t i = 0; a && i < CKPT_ARRAY_SIZE(options); i++) {
+		uint8_t data[DATA_MAX];
+		size_t size = 0;
+		int r;
+
+		if (!applies(&options[i], f->domain, f->protocol))
+			continue;
+		r = read_option(f->fd, &options[i], &a->value[i], data, &size);
+		if (size > AHEAD_ROOM - (size_t)used)
+			continue;
+		if (size)
+			memcpy(a->data + used, data, size);
+		a->result[i] = (int16_t)r;
+		a->at[i] = used;
+		a->size[i] = (uint8_t)size;
+		a->there[i] = true;
+		used = (uint16_t)(used + size);
+	}
+	return a;
+}
+
+/* As read_option(), for the option of that index. */
+static int answer(const struct ckpt_fd_found *f, size_t i, int *value, uint8_t *data, size_t *size)
+{
+	const struct ahead *a = f->ahead;
+
+	if (!a || !a->there[i])
+		return read_option(f->fd, &options[i], value, data, size);
+	*value = a->value[i];
+	*size = a->size[i];
+	memcpy(data, a->data + a->at[i], a->size[i]);
+	return a->result[i];
+}
+
 /* What a socket of this family and type has when it is new; NULL: it cannot be made. */
 static const struct sock_defaults *defaults_of(struct ckpt_run *run, const struct ckpt_fd_found *f,
 					       struct ckpt_error *err)
@@ -391,7 +446,7 @@ int sock_options_read(struct ckpt_run *run, const struct ckpt_fd_found *f, struc
 
 		if (!d->known[i] || (connected && is_lively(&options[i], tuned)))
 			continue;
-		r = read_option(f->fd, &options[i], &value, o->data[o->n], &size);
+		r = answer(f, i, &value, o->data[o->n], &size);
 		if (r < 0)
 			return ckpt_fail_sys(err, r, "getsockopt(2) %s", options[i].name);
 		if (!r || (value == d->value[i] && size == d->size[i] &&

@@ -312,6 +312,7 @@ const struct ckpt_fd_kind sock_kind_packet = {
 	.match = packet_match,
 	.survey = packet_survey,
 	.collect = packet_collect,
+	.ahead = sock_options_ahead,
 	.plan = packet_plan,
 	.open = packet_open,
 	.own_pos = true,

@@ -581,6 +581,7 @@ const struct ckpt_fd_kind sock_kind_tcp_connected = {
 	.match = tcp_connected_match,
 	.survey = tcp_connected_survey,
 	.collect = tcp_connected_collect,
+	.ahead = sock_options_ahead,
 	.plan = sock_tcp_plan,
 	.open = sock_tcp_open,
 	.own_pos = true,

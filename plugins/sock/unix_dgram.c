@@ -340,6 +340,7 @@ const struct ckpt_fd_kind sock_kind_unix_dgram = {
 	.match = unix_dgram_match,
 	.survey = unix_dgram_survey,
 	.collect = unix_dgram_collect,
+	.ahead = sock_options_ahead,
 	.plan = unix_dgram_plan,
 	.open = unix_dgram_open,
 	.carried = sock_carried,

@@ -155,6 +155,7 @@ const struct ckpt_fd_kind sock_kind_unix_listen = {
 	.match = unix_listen_match,
 	.survey = unix_listen_survey,
 	.collect = unix_listen_collect,
+	.ahead = sock_options_ahead,
 	.plan = unix_listen_plan,
 	.open = unix_listen_open,
 	.own_pos = true,

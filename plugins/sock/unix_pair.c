@@ -202,6 +202,7 @@ const struct ckpt_fd_kind sock_kind_unix_pair = {
 	.match = unix_pair_match,
 	.survey = unix_pair_survey,
 	.collect = unix_pair_collect,
+	.ahead = sock_options_ahead,
 	.plan = unix_pair_plan,
 	.open = unix_pair_open,
 	.carried = sock_carried,

@@ -393,6 +393,7 @@ const struct ckpt_fd_kind sock_kind_unix_stream = {
 	.match = unix_stream_match,
 	.survey = unix_stream_survey,
 	.collect = unix_stream_collect,
+	.ahead = sock_options_ahead,
 	.plan = unix_stream_plan,
 	.open = unix_stream_open,
 	.carried = sock_carried,
