@@ -89,7 +89,8 @@ static int scan_process(struct fd_state *st, size_t *cap, DIR *proc, const char 
 		return ckpt_is_gone(errno) ? 0 : -errno;
 	dir = fdopendir(fd);
 	if (!dir) {
-		int r = -errno;
+		/* fdopendir(3) looks at the directory once more */
+		int r = ckpt_is_gone(errno) ? 0 : -errno;
 
 		close(fd);
 		return r;

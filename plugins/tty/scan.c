@@ -208,8 +208,10 @@ static int scan_process(struct ckpt_run *run, struct tty_state *st, int all, con
 		return ckpt_is_gone(errno) ? 0 : -errno;
 	dir = fdopendir(fd);
 	if (!dir) {
+		/* fdopendir(3) looks at the directory once more */
+		r = ckpt_is_gone(errno) ? 0 : -errno;
 		close(fd);
-		return -ENOMEM;
+		return r;
 	}
 	for (struct dirent *d; !r && (d = ckpt_next_entry(dir));)
 		if (d->d_name[0] != '.')
