@@ -73,7 +73,7 @@ static int handle_event(struct ckpt_agent *a, int status, struct ckpt_error *err
 	}
 	if (!event && sig == SIGSTOP)
 		a->stop_pending = true;
-	if (INSIST(ptrace(PTRACE_CONT, a->th->tid, NULL, 0L)))
+	if (INSIST(ckpt_ptrace(a->th, PTRACE_CONT, NULL, 0L)))
 		return ckpt_fail_sys(err, errno, "thread %d: PTRACE_CONT", (int)a->th->tid);
 	return 0;
 }
@@ -94,7 +94,7 @@ int agent_wait(struct ckpt_agent *a, struct ckpt_error *err)
 		sched_yield();
 	while ((done = __atomic_load_n(&a->seat->done, __ATOMIC_ACQUIRE)) != a->seq) {
 		int status;
-		pid_t r = (pid_t)INSIST(waitpid(a->th->tid, &status, __WALL | WNOHANG));
+		pid_t r = (pid_t)INSIST(tracer_wait(a->tracer, a->th->tid, &status));
 
 		if (r > 0) {
 			int e = handle_event(a, status, err);
@@ -176,9 +176,9 @@ static int go(struct ckpt_agent *a, const struct user_regs_struct *regs, struct 
 	const uint64_t all = ~0ULL;
 
 	note_sent(a, true);
-	if (INSIST(ptrace(PTRACE_SETREGS, a->th->tid, NULL, regs)) ||
-	    INSIST(ptrace(PTRACE_SETSIGMASK, a->th->tid, sizeof(all), &all)) ||
-	    INSIST(ptrace(PTRACE_CONT, a->th->tid, NULL, 0L)))
+	if (INSIST(ckpt_ptrace(a->th, PTRACE_SETREGS, NULL, regs)) ||
+	    INSIST(ckpt_ptrace(a->th, PTRACE_SETSIGMASK, sizeof(all), &all)) ||
+	    INSIST(ckpt_ptrace(a->th, PTRACE_CONT, NULL, 0L)))
 		return ckpt_fail_sys(err, errno, "thread %d: entering the agent", (int)a->th->tid);
 	a->state = THREAD_SEATED;
 	return 0;
@@ -205,8 +205,8 @@ int agent_born(struct ckpt_agent *a, struct ckpt_error *err)
 /* Undo an entry that failed before the agent was reached; the thread is stopped. */
 static void back_to_self(struct ckpt_agent *a)
 {
-	INSIST(ptrace(PTRACE_SETSIGMASK, a->th->tid, sizeof(a->th->sigmask), &a->th->sigmask));
-	INSIST(ptrace(PTRACE_SETREGS, a->th->tid, NULL, &a->th->regs));
+	INSIST(ckpt_ptrace(a->th, PTRACE_SETSIGMASK, sizeof(a->th->sigmask), &a->th->sigmask));
+	INSIST(ckpt_ptrace(a->th, PTRACE_SETREGS, NULL, &a->th->regs));
 	note_sent(a, false);
 	a->seat->taken = 0;
 	a->seat = NULL;
@@ -259,7 +259,7 @@ static int end_shmat(struct ckpt_agent *a, struct ckpt_error *err)
 		return ckpt_fail_sys(err, (int)-r.rax, "thread %d: shmat(2) of the agent",
 				     (int)tid);
 	}
-	if (INSIST(ptrace(PTRACE_CONT, tid, NULL, 0L)))
+	if (INSIST(ckpt_ptrace(a->th, PTRACE_CONT, NULL, 0L)))
 		return ckpt_fail_sys(err, errno, "thread %d: entering the agent", (int)tid);
 	a->state = THREAD_SEATED;
 	return 0;
@@ -547,8 +547,8 @@ static int restore_own(struct ckpt_agent *a, struct ckpt_error *err)
 	struct ckpt_thread *th = a->th;
 
 	/* in this order: with its own mask but in the agent, it still leaves by itself */
-	if (INSIST(ptrace(PTRACE_SETSIGMASK, th->tid, sizeof(th->sigmask), &th->sigmask)) ||
-	    INSIST(ptrace(PTRACE_SETREGS, th->tid, NULL, &th->regs)))
+	if (INSIST(ckpt_ptrace(th, PTRACE_SETSIGMASK, sizeof(th->sigmask), &th->sigmask)) ||
+	    INSIST(ckpt_ptrace(th, PTRACE_SETREGS, NULL, &th->regs)))
 		return ckpt_fail_sys(err, errno, "thread %d: giving its registers back",
 				     (int)th->tid);
 	note_sent(a, false);

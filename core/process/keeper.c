@@ -7,10 +7,10 @@
  * harm: between making and marking it would stay behind for good; and a thread
  * that was just given registers that lead to shmat(2) must find it, while a
  * dying process lets go of its memory before it lets go of its tracees. So
- * somebody else makes the segments and holds on to them for these moments. The
- * keeper is in a session of its own (a signal to our process group does not
- * reach it), has no descriptor but the socket that tells it of our end and its
- * ipc namespace, and goes away a moment after us.
+ * somebody else makes the segments and holds on to them for these moments. It is
+ * also the tracer of those who must not lose one (rescue.c). The keeper is in a session of its own
+ * (a signal to our process group does not reach it), has no descriptor but the socket that tells it
+ * of our end and its ipc namespace, and goes away a moment after us.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -36,13 +36,23 @@
 #include "agent/agent.h"
 #include "process/keeper.h"
 #include "process/rescue.h"
+#include "process/set.h"
 #include "process/spawn.h"
 
+enum { N_CALL_ARGS = 4 };
+
 struct request {
-	uint64_t length;
+	uint32_t number;
 	uid_t uid;
+	uint64_t length;   /* of a segment; 0: a system call is asked for */
 	struct kept *kept; /* the engine's, in the memory that both have */
 	char ns[40];	   /* path of an ipc namespace; empty: ckpt's own */
+	int64_t nr, args[N_CALL_ARGS];
+};
+
+struct reply {
+	uint32_t number; /* the request's */
+	int64_t result;
 };
 
 /* Where the keeper holds its own ipc namespace; its socket is 0. */
@@ -134,6 +144,13 @@ static inline SPAWN_PART int64_t make_there(const struct request *rq)
 	return fd < 0 ? fd : r;
 }
 
+static inline SPAWN_PART int64_t serve(const struct request *rq)
+{
+	if (rq->length)
+		return make_there(rq);
+	return sys6(rq->nr, rq->args[0], rq->args[1], rq->args[2], rq->args[3], 0, 0);
+}
+
 /* It shares our memory (spawn.h), which so stays for as long as it lives. */
 static SPAWN_CHILD void keep(void *arg)
 {
@@ -148,11 +165,12 @@ static SPAWN_CHILD void keep(void *arg)
 	sys6(SYS_close_range, OWN_NAMESPACE, ~0U, 0, 0, 0, 0);
 	open_path("/proc/self/ns/ipc", O_RDONLY); /* the lowest number: OWN_NAMESPACE */
 	while ((n = sys6(SYS_recvfrom, 0, (int64_t)(uintptr_t)&rq, sizeof(rq), 0, 0, 0)) != 0) {
-		int reply;
+		struct reply reply = { 0 };
 
 		if (n == -EINTR)
 			continue;
-		reply = n == sizeof(rq) ? (int)make_there(&rq) : -EPROTO;
+		reply.number = rq.number;
+		reply.result = n == sizeof(rq) ? serve(&rq) : -EPROTO;
 		if (sys6(SYS_sendto, 0, (int64_t)(uintptr_t)&reply, sizeof(reply), MSG_NOSIGNAL, 0,
 			 0) < 0)
 			break;
@@ -188,11 +206,38 @@ int keeper_start(struct keeper *k, struct ckpt_error *err)
 	return 0;
 }
 
+/* Who asks must not be left without an answer by a signal, or by one call that failed. */
+static int64_t ask(struct keeper *k, struct request *rq)
+{
+	struct reply reply = { 0 };
+	long n;
+
+	rq->number = ++k->asked;
+	do
+		n = send(k->socket, rq, sizeof(*rq), MSG_NOSIGNAL);
+	while (n < 0 && errno == EINTR);
+	if (n != sizeof(*rq))
+		return n < 0 ? -errno : -EPROTO;
+	do
+		n = INSIST(recv(k->socket, &reply, sizeof(reply), 0));
+	while ((n < 0 && errno == EINTR) || (n == sizeof(reply) && reply.number != rq->number));
+	if (n != sizeof(reply))
+		return n < 0 ? -errno : -EPIPE;
+	return reply.result;
+}
+
+long keeper_call(struct keeper *k, long nr, long a, long b, long c, long d)
+{
+	struct request rq = { .nr = nr, .args = { a, b, c, d } };
+
+	return ask(k, &rq);
+}
+
 int keeper_make(struct keeper *k, uint64_t length, uid_t uid, pid_t member, struct ckpt_error *err)
 {
 	struct kept *kept = calloc(1, sizeof(*kept));
 	struct request rq = { .length = length, .uid = uid, .kept = kept };
-	int reply = -EPIPE;
+	int64_t shmid;
 
 	if (!kept)
 		return ckpt_fail_sys(err, ENOMEM, "asking the keeper");
@@ -200,10 +245,10 @@ int keeper_make(struct keeper *k, uint64_t length, uid_t uid, pid_t member, stru
 	__atomic_store_n(&k->kept, kept, __ATOMIC_RELEASE);
 	if (member)
 		snprintf(rq.ns, sizeof(rq.ns), "/proc/%d/ns/ipc", (int)member);
-	if (send(k->socket, &rq, sizeof(rq), MSG_NOSIGNAL) != sizeof(rq) ||
-	    recv(k->socket, &reply, sizeof(reply), 0) != sizeof(reply))
-		return ckpt_fail_sys(err, errno ? errno : EPIPE, "asking the keeper");
-	return reply < 0 ? ckpt_fail_sys(err, reply, "shared memory for the agent") : reply;
+	shmid = ask(k, &rq);
+	if (shmid < 0)
+		return ckpt_fail_sys(err, (int)shmid, "shared memory for the agent");
+	return (int)shmid;
 }
 
 void keeper_stop(struct keeper *k)

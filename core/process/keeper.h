@@ -16,6 +16,7 @@ struct kept {
 };
 
 struct keeper {
+	uint32_t asked; /* requests so far */
 	struct kept *kept;
 	struct rescue *rescue; /* rescue.h */
 	bool shares;	       /* our memory */
@@ -30,6 +31,9 @@ int keeper_start(struct keeper *k, struct ckpt_error *err);
  * the ipc namespace of process `member`; 0: in that of ckpt.
  */
 int keeper_make(struct keeper *k, uint64_t length, uid_t uid, pid_t member, struct ckpt_error *err);
+/* A system call in the keeper, with pointers into the memory that both have: as the kernel answers.
+ */
+long keeper_call(struct keeper *k, long nr, long a, long b, long c, long d);
 void keeper_stop(struct keeper *k);
 
 static inline void keeper_cleanup(struct keeper *k)

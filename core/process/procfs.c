@@ -297,7 +297,7 @@ int read_xstate(struct ckpt_agent *a, struct ckpt_error *err)
 	uint8_t buf[XSTATE_MAX];
 	struct iovec io = { buf, sizeof(buf) };
 
-	if (INSIST(ptrace(PTRACE_GETREGSET, a->th->tid, NT_X86_XSTATE, &io)))
+	if (INSIST(ckpt_ptrace(a->th, PTRACE_GETREGSET, NT_X86_XSTATE, &io)))
 		return ckpt_fail_sys(err, errno, "thread %d: extended state", (int)a->th->tid);
 	free(a->xstate);
 	a->xstate = malloc(io.iov_len);

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The way out of an agent is made of system calls, and a filter of the task's may kill for one of
- * them once nobody suspends it; a task that is stopped goes on when nobody is left. Agents of such
- * tasks stand still when the engine dies, without a system call, until the keeper has
- * seized them as the engine had, and has given them their registers.
+ * A filter of the task's may kill for one of the calls that an agent makes, or that lead into it
+ * and out, once nobody suspends it; and a task that is stopped goes on when nobody is left. A
+ * tracer that dies leaves such a thread at the worst place. So its tracer is the keeper from the
+ * start, to whom the engine hands its requests (trace.c), and the suspension ends for no moment.
+ *
+ * If the engine dies, agents of such tasks stand still, without a system call, until the keeper
+ * has stopped the threads and given them their registers.
  */
 #include <errno.h>
 #include <sched.h>
@@ -30,18 +33,21 @@ static bool is_filtered(const struct ckpt_thread *th)
 	char path[40], value[16];
 
 	snprintf(path, sizeof(path), "task/%d/status", (int)th->tid);
-	return ckpt_proc_read(th->task, path, &text, &ignored) < 0 ||
+	return INSIST(ckpt_proc_read(th->task, path, &text, &ignored)) < 0 ||
 	       ckpt_proc_field(text, "Seccomp", value, sizeof(value)) || atoi(value);
 }
 
-static bool needs_rescue(const struct task_node *t)
+bool rescue_needed(const struct ckpt_thread *th)
 {
-	bool needs = t->pub.stopped;
+	return th->agent->ps->keeper.shares && (th->task->stopped || is_filtered(th));
+}
 
-	for (size_t i = 0; i < t->pub.n_threads && !needs; i++)
-		needs = t->pub.threads[i]->agent->state == THREAD_STOPPED &&
-			is_filtered(t->pub.threads[i]);
-	return needs;
+static bool has_kept(const struct task_node *t)
+{
+	for (size_t i = 0; i < t->pub.n_threads; i++)
+		if (t->pub.threads[i]->agent->tracer)
+			return true;
+	return false;
 }
 
 int rescue_prepare(struct task_node *t, struct ckpt_error *err)
@@ -50,7 +56,7 @@ int rescue_prepare(struct task_node *t, struct ckpt_error *err)
 	struct keeper *keeper = &t->ps->keeper;
 	struct rescue *r;
 
-	if (!keeper->shares || !needs_rescue(t))
+	if (!has_kept(t))
 		return 0;
 	r = calloc(1, sizeof(*r) + t->pub.n_threads * sizeof(*r->threads));
 	if (!r)
@@ -64,6 +70,7 @@ int rescue_prepare(struct task_node *t, struct ckpt_error *err)
 
 		r->threads[r->n] = (struct rescue_thread){
 			.tid = th->tid,
+			.kept = th->agent->tracer != NULL,
 			.last = th->agent == t->first,
 			.sigmask = th->sigmask,
 			.regs = &th->regs,
@@ -118,6 +125,12 @@ static SPAWN_PART bool seize(pid_t tid)
 	return false;
 }
 
+/* What a stop other than that of an event goes on with. */
+static inline SPAWN_PART uint64_t signal_of(int stop)
+{
+	return stop == (SIGTRAP | 0x80) ? 0 : (uint64_t)stop;
+}
+
 /* Resume with `how` until it is in an event stop, or (entry) at a system call. */
 static SPAWN_PART bool wait_for(pid_t tid, int how, bool entry)
 {
@@ -140,9 +153,27 @@ static SPAWN_PART bool wait_for(pid_t tid, int how, bool entry)
 			return false;
 		if (entry ? sig == (SIGTRAP | 0x80) : event == PTRACE_EVENT_STOP)
 			return true;
-		trace(how, tid, 0, event || sig == (SIGTRAP | 0x80) ? 0 : (uint64_t)sig);
+		trace(how, tid, 0, event ? 0 : signal_of(sig));
 	}
 	return false;
+}
+
+/*
+ * Bring it to an event stop from wherever the engine has left it: the engine may have taken note
+ * of a stop that it did not come to end. Signals that can be blocked are.
+ */
+static SPAWN_PART bool hold(pid_t tid)
+{
+	siginfo_t info;
+
+	trace(PTRACE_INTERRUPT, tid, 0, 0);
+	if (!trace(PTRACE_GETSIGINFO, tid, 0, (uint64_t)(uintptr_t)&info)) {
+		if (info.si_code >> 8 == PTRACE_EVENT_STOP)
+			return true;
+		/* that of a system call says so in its code, other events too */
+		trace(PTRACE_CONT, tid, 0, info.si_signo == SIGTRAP ? 0 : (uint64_t)info.si_signo);
+	}
+	return wait_for(tid, PTRACE_CONT, false);
 }
 
 static inline SPAWN_PART bool calls(const struct user_regs_struct *regs, long nr)
@@ -229,10 +260,13 @@ static SPAWN_PART void rescue(struct rescue *r)
 	for (size_t i = 0; i < r->n; i++) {
 		struct rescue_thread *t = &r->threads[i];
 
-		if (t->sent && seize(t->tid)) {
+		if (!t->sent) {
+			/* it is stopped, and has its own registers */
+			if (t->kept)
+				trace(PTRACE_DETACH, t->tid, 0, 0);
+		} else if (t->kept || seize(t->tid)) {
 			finish_script(t);
-			trace(PTRACE_INTERRUPT, t->tid, 0, 0);
-			t->held = wait_for(t->tid, PTRACE_CONT, false);
+			t->held = hold(t->tid);
 		}
 	}
 	wait_for_hold(header);

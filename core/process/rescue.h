@@ -1,22 +1,25 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Taking agents out by ptrace, though the engine is dead: for tasks that would not survive their
- * own way out. Prepared by the engine, done by the keeper.
+ * Taking agents out by ptrace, though the engine is dead: for tasks that would not survive without
+ * a tracer. Prepared by the engine, done by the keeper.
  */
 #ifndef CKPT_PROCESS_RESCUE_H
 #define CKPT_PROCESS_RESCUE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 #include <ckpt/error.h>
 
 struct agent_seat;
+struct ckpt_thread;
 struct task_node;
 
 /* Known to the keeper by the memory that it shares with the engine. */
 struct rescue_thread {
 	pid_t tid;
+	uint32_t kept;		       /* its tracer is the keeper */
 	const struct agent_seat *seat; /* in the engine's memory */
 	uint32_t sent; /* 1 from before it gets the agent's registers until it has its own */
 	uint32_t last; /* it unmaps the segment */
@@ -36,7 +39,9 @@ struct rescue {
 	struct rescue_thread threads[];
 };
 
-/* Is the task one of those? Then note what the keeper needs; the segment is made and placed. */
+/* Is this thread, which is stopped, one of those? */
+bool rescue_needed(const struct ckpt_thread *th);
+/* If the task has such threads, note what the keeper needs. The segment is made and placed. */
 int rescue_prepare(struct task_node *t, struct ckpt_error *err);
 /* Before its agents are gone for good. */
 void rescue_forget(struct task_node *t);

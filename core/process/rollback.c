@@ -65,10 +65,9 @@ struct rseq_section {
 	uint64_t start, length, abort;
 };
 
-/* Not by ptrace(3), whose answer may be -1 without an error. */
-static int peek(pid_t tid, uint64_t at, uint64_t *word)
+static int peek(const struct ckpt_thread *th, uint64_t at, uint64_t *word)
 {
-	return INSIST(syscall(SYS_ptrace, PTRACE_PEEKDATA, tid, at, word)) ? -errno : 0;
+	return INSIST(ckpt_ptrace(th, PTRACE_PEEKDATA, at, word)) ? -errno : 0;
 }
 
 static int leave_rseq(struct ckpt_thread *th)
@@ -79,12 +78,12 @@ static int leave_rseq(struct ckpt_thread *th)
 	struct ckpt_error ignored = { 0 };
 	uint64_t at;
 
-	if (INSIST(ptrace(PTRACE_GET_RSEQ_CONFIGURATION, th->tid, sizeof(conf), &conf)) <
+	if (INSIST(ckpt_ptrace(th, PTRACE_GET_RSEQ_CONFIGURATION, sizeof(conf), &conf)) <
 		    (long)sizeof(conf) ||
 	    !conf.pointer)
 		return 0;
 	/* struct rseq: cpu_id_start, cpu_id, then the pointer to the section */
-	if (peek(th->tid, conf.pointer + 8, &at) || !at)
+	if (peek(th, conf.pointer + 8, &at) || !at)
 		return 0;
 	mem = (int)INSIST(ckpt_open_mem(th->task, &ignored));
 	if (mem < 0)
@@ -101,8 +100,8 @@ int rollback(struct ckpt_thread *th, struct ckpt_error *err)
 {
 	bool changed = false;
 
-	if (INSIST(ptrace(PTRACE_GETREGS, th->tid, NULL, &th->regs)) ||
-	    INSIST(ptrace(PTRACE_GETSIGMASK, th->tid, sizeof(th->sigmask), &th->sigmask)))
+	if (INSIST(ckpt_ptrace(th, PTRACE_GETREGS, NULL, &th->regs)) ||
+	    INSIST(ckpt_ptrace(th, PTRACE_GETSIGMASK, sizeof(th->sigmask), &th->sigmask)))
 		return ckpt_fail_sys(err, errno, "thread %d: registers", (int)th->tid);
 	if (shows_eintr(&th->regs) && !has_signal(th)) {
 		th->regs.rax = th->regs.orig_rax;
@@ -111,7 +110,7 @@ int rollback(struct ckpt_thread *th, struct ckpt_error *err)
 		changed = true;
 	}
 	changed |= leave_rseq(th);
-	if (changed && INSIST(ptrace(PTRACE_SETREGS, th->tid, NULL, &th->regs)))
+	if (changed && INSIST(ckpt_ptrace(th, PTRACE_SETREGS, NULL, &th->regs)))
 		return ckpt_fail_sys(err, errno, "thread %d: PTRACE_SETREGS", (int)th->tid);
 	return 0;
 }

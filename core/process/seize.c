@@ -103,6 +103,18 @@ static int fail_seize(const struct ckpt_thread *th, int e, struct ckpt_error *er
 	return ckpt_hint(err, "it needs CAP_SYS_PTRACE: run ckpt as root");
 }
 
+static int seize_thread(struct scan *s, struct ckpt_thread *th, struct ckpt_error *err);
+
+/* From the engine to the keeper, while the tree is still being stopped: it runs for a moment. */
+static int hand_over(struct scan *s, struct ckpt_thread *th, struct ckpt_error *err)
+{
+	if (INSIST(ckpt_ptrace(th, PTRACE_DETACH, NULL, NULL)))
+		return ckpt_fail_sys(err, errno, "thread %d: PTRACE_DETACH", (int)th->tid);
+	th->agent->state = THREAD_FREE;
+	th->agent->tracer = &s->ps->keeper;
+	return seize_thread(s, th, err);
+}
+
 /*
  * SEIZE, INTERRUPT and wait, one thread after the other: between its stop and
  * the roll-back of its system call a thread would see an EINTR if we died.
@@ -110,10 +122,11 @@ static int fail_seize(const struct ckpt_thread *th, int e, struct ckpt_error *er
 static int seize_thread(struct scan *s, struct ckpt_thread *th, struct ckpt_error *err)
 {
 	const long options = PTRACE_O_TRACESYSGOOD;
+	int r;
 
 	/* without, its filter would be asked about the agent's calls; ckpt may have one itself */
-	if (INSIST(ptrace(PTRACE_SEIZE, th->tid, NULL, options | PTRACE_O_SUSPEND_SECCOMP)) &&
-	    ptrace(PTRACE_SEIZE, th->tid, NULL, options)) {
+	if (INSIST(ckpt_ptrace(th, PTRACE_SEIZE, NULL, options | PTRACE_O_SUSPEND_SECCOMP)) &&
+	    ckpt_ptrace(th, PTRACE_SEIZE, NULL, options)) {
 		int e = errno;
 
 		if (th->tid == th->task->pid && is_dead_leader(th->task)) {
@@ -133,10 +146,13 @@ static int seize_thread(struct scan *s, struct ckpt_thread *th, struct ckpt_erro
 	 * A task that is stopped by a signal reports that by itself; an
 	 * additional interrupt would stay pending and surface later.
 	 */
-	if (!th->task->stopped && INSIST(ptrace(PTRACE_INTERRUPT, th->tid, NULL, NULL)) &&
+	if (!th->task->stopped && INSIST(ckpt_ptrace(th, PTRACE_INTERRUPT, NULL, NULL)) &&
 	    errno != ESRCH)
 		return ckpt_fail_sys(err, errno, "thread %d: PTRACE_INTERRUPT", (int)th->tid);
-	return collect_stop(th, err);
+	r = collect_stop(th, err);
+	if (!r && th->agent->state == THREAD_STOPPED && !th->agent->tracer && rescue_needed(th))
+		r = hand_over(s, th, err);
+	return r;
 }
 
 static int hide_stop(struct ckpt_thread *th, struct ckpt_error *err)
@@ -152,7 +168,7 @@ static int hide_stop(struct ckpt_thread *th, struct ckpt_error *err)
 static int collect_stop(struct ckpt_thread *th, struct ckpt_error *err)
 {
 	for (;;) {
-		int status, r = wait_stop(th->tid, STOP_TIMEOUT_MS, &status);
+		int status, r = wait_stop(th->agent->tracer, th->tid, STOP_TIMEOUT_MS, &status);
 
 		if (r == -ESRCH) {
 			th->agent->state = THREAD_GONE;
@@ -174,8 +190,8 @@ static int collect_stop(struct ckpt_thread *th, struct ckpt_error *err)
 			return hide_stop(th, err);
 		}
 		/* a signal was on its way: let it be delivered, the interrupt is still pending */
-		if (INSIST(ptrace(PTRACE_CONT, th->tid, NULL,
-				  status >> 16 ? 0L : WSTOPSIG(status))))
+		if (INSIST(ckpt_ptrace(th, PTRACE_CONT, NULL,
+				       status >> 16 ? 0L : WSTOPSIG(status))))
 			return ckpt_fail_sys(err, errno, "thread %d: PTRACE_CONT", (int)th->tid);
 	}
 }
@@ -403,7 +419,7 @@ static int detach(struct ckpt_thread *th)
 	a->state = THREAD_FREE;
 	if (a->stop_pending)
 		INSIST(syscall(SYS_tgkill, th->task->pid, th->tid, SIGSTOP));
-	return INSIST(ptrace(PTRACE_DETACH, th->tid, NULL, NULL)) && errno != ESRCH ? -errno : 0;
+	return INSIST(ckpt_ptrace(th, PTRACE_DETACH, NULL, NULL)) && errno != ESRCH ? -errno : 0;
 }
 
 #define PF_EXITING 0x4 /* field 9 of /proc/PID/stat, include/linux/sched.h */
@@ -421,7 +437,7 @@ bool is_dead(const struct ckpt_task *t)
 	int status;
 
 	for (size_t i = t->n_threads; i-- > 0;)
-		while (waitpid(t->threads[i]->tid, &status, __WALL | WNOHANG) > 0)
+		while (tracer_wait(t->threads[i]->agent->tracer, t->threads[i]->tid, &status) > 0)
 			;
 	if (ckpt_proc_read(t, "stat", &stat, &ignored) < 0)
 		return true;

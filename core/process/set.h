@@ -40,6 +40,7 @@ struct ckpt_agent {
 	struct ckpt_thread *th;
 	struct proc_set *ps;
 	enum thread_state state;
+	struct keeper *tracer;	 /* NULL: the engine itself */
 	bool leaving;		 /* interrupted, to be given its registers */
 	bool stop_pending;	 /* a SIGSTOP came while it sat in the agent: send it again later */
 	struct segment *seg;	 /* while seated */
@@ -153,9 +154,14 @@ void fd_table_put(struct fd_table *t);
 		insist_;                                                                     \
 	})
 
+/* trace.c */
+/* waitpid(2) without waiting, by the tracer (NULL: the engine). */
+pid_t tracer_wait(struct keeper *tracer, pid_t tid, int *status);
+
 /* wait.c */
-/* Wait for a stop of one thread, at most timeout_ms; *status is waitpid's. -ESRCH: it died. */
-int wait_stop(pid_t tid, int timeout_ms, int *status);
+/* Wait for a stop of one thread of the tracer's (NULL: the engine), at most timeout_ms; *status is
+ * waitpid's. -ESRCH: it died. */
+int wait_stop(struct keeper *tracer, pid_t tid, int timeout_ms, int *status);
 bool is_event_stop(int status);
 /*
  * Bring a tracee, running or (from_stop) in another kind of stop, to an event

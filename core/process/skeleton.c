@@ -142,7 +142,7 @@ static int seize_root(struct ckpt_agent *a, int go, struct ckpt_error *err)
 		return heir_stop(a, err);
 	if (write(go, "", 1) != 1)
 		return ckpt_fail_sys(err, errno, "starting the root skeleton");
-	r = wait_stop(pid, STOP_TIMEOUT_MS, &status);
+	r = wait_stop(NULL, pid, STOP_TIMEOUT_MS, &status);
 	if (r || status >> 8 != (SIGTRAP | PTRACE_EVENT_EXEC << 8))
 		return ckpt_fail_sys(err, r ? r : EPROTO, "the root skeleton does not start");
 	/* execve(2) still has to return: its result would overwrite the registers */
@@ -263,7 +263,7 @@ int skeleton_adopt(struct ckpt_agent *parent, struct ckpt_error *err)
 
 	if (INSIST(ptrace(PTRACE_GETEVENTMSG, parent->th->tid, NULL, &tid)))
 		return ckpt_fail_sys(err, errno, "thread %d: whom it cloned", (int)parent->th->tid);
-	r = wait_stop((pid_t)tid, STOP_TIMEOUT_MS, &status);
+	r = wait_stop(NULL, (pid_t)tid, STOP_TIMEOUT_MS, &status);
 	if (r)
 		return ckpt_fail_sys(err, r, "cloned thread %lu", tid);
 	parent->ps->newborn = (pid_t)tid;
@@ -462,7 +462,7 @@ static int build_end(struct ckpt_script *s, int status, struct ckpt_error *err)
 static int wait_end(pid_t pid, int want, struct ckpt_error *err)
 {
 	for (;;) {
-		int status = 0, r = wait_stop(pid, STOP_TIMEOUT_MS, &status);
+		int status = 0, r = wait_stop(NULL, pid, STOP_TIMEOUT_MS, &status);
 
 		if (r == -ESRCH && (WIFEXITED(status) || WIFSIGNALED(status)))
 			return status == want ? 0

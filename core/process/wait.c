@@ -21,12 +21,12 @@ static uint64_t now_us(void)
 	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
-int wait_stop(pid_t tid, int timeout_ms, int *status)
+int wait_stop(struct keeper *tracer, pid_t tid, int timeout_ms, int *status)
 {
 	uint64_t start = now_us(), passed = 0;
 
 	while (passed < (uint64_t)timeout_ms * 1000) {
-		pid_t r = (pid_t)INSIST(waitpid(tid, status, __WALL | WNOHANG));
+		pid_t r = (pid_t)INSIST(tracer_wait(tracer, tid, status));
 
 		if (r == tid)
 			return WIFSTOPPED(*status) ? 0 : -ESRCH;
@@ -54,8 +54,8 @@ int interrupt(struct ckpt_agent *a, bool from_stop, struct ckpt_error *err)
 {
 	pid_t tid = a->th->tid;
 
-	if (INSIST(ptrace(PTRACE_INTERRUPT, tid, NULL, NULL)) ||
-	    (from_stop && INSIST(ptrace(PTRACE_CONT, tid, NULL, 0L))))
+	if (INSIST(ckpt_ptrace(a->th, PTRACE_INTERRUPT, NULL, NULL)) ||
+	    (from_stop && INSIST(ckpt_ptrace(a->th, PTRACE_CONT, NULL, 0L))))
 		return ckpt_fail_sys(err, errno, "thread %d: PTRACE_INTERRUPT", (int)tid);
 	return 0;
 }
@@ -68,7 +68,7 @@ int wait_event_stop(struct ckpt_agent *a, int timeout_ms, struct ckpt_error *err
 	for (;;) {
 		long sig;
 
-		r = wait_stop(tid, timeout_ms, &status);
+		r = wait_stop(a->tracer, tid, timeout_ms, &status);
 		if (r == -ESRCH)
 			a->state = THREAD_GONE;
 		if (r)
@@ -86,7 +86,7 @@ int wait_event_stop(struct ckpt_agent *a, int timeout_ms, struct ckpt_error *err
 			a->stop_pending = true;
 			sig = 0;
 		}
-		if (INSIST(ptrace(PTRACE_CONT, tid, NULL, sig)))
+		if (INSIST(ckpt_ptrace(a->th, PTRACE_CONT, NULL, sig)))
 			return ckpt_fail_sys(err, errno, "thread %d: PTRACE_CONT", (int)tid);
 	}
 	a->state = THREAD_STOPPED;
@@ -105,17 +105,17 @@ int step_syscall(struct ckpt_agent *a, struct user_regs_struct *regs, struct ckp
 	int status, r;
 
 	do {
-		if (INSIST(ptrace(PTRACE_SETREGS, a->th->tid, NULL, regs)) ||
-		    INSIST(ptrace(PTRACE_SINGLESTEP, a->th->tid, NULL, 0L)))
+		if (INSIST(ckpt_ptrace(a->th, PTRACE_SETREGS, NULL, regs)) ||
+		    INSIST(ckpt_ptrace(a->th, PTRACE_SINGLESTEP, NULL, 0L)))
 			return ckpt_fail_sys(err, errno, "thread %d: single step", (int)a->th->tid);
-		r = wait_stop(a->th->tid, STEP_TIMEOUT_MS, &status);
+		r = wait_stop(a->tracer, a->th->tid, STEP_TIMEOUT_MS, &status);
 		if (r)
 			return ckpt_fail_sys(err, r, "thread %d: single step", (int)a->th->tid);
 	} while (status >> 16 == PTRACE_EVENT_STOP);
 	if (WSTOPSIG(status) != SIGTRAP)
 		return ckpt_fail(err, EFAULT, "thread %d: %s in a single step", (int)a->th->tid,
 				 strsignal(WSTOPSIG(status)));
-	if (INSIST(ptrace(PTRACE_GETREGS, a->th->tid, NULL, regs)))
+	if (INSIST(ckpt_ptrace(a->th, PTRACE_GETREGS, NULL, regs)))
 		return ckpt_fail_sys(err, errno, "thread %d: registers", (int)a->th->tid);
 	return 0;
 }
@@ -129,9 +129,9 @@ int call_start(struct ckpt_agent *a, const struct user_regs_struct *regs, struct
 	 * Registers before mask: a thread that goes on with all signals blocked must
 	 * already be on its way to the agent, which gives the mask back when it leaves.
 	 */
-	if (INSIST(ptrace(PTRACE_SETREGS, tid, NULL, regs)) ||
-	    INSIST(ptrace(PTRACE_SETSIGMASK, tid, sizeof(all), &all)) ||
-	    INSIST(ptrace(PTRACE_SYSCALL, tid, NULL, 0L)))
+	if (INSIST(ckpt_ptrace(a->th, PTRACE_SETREGS, NULL, regs)) ||
+	    INSIST(ckpt_ptrace(a->th, PTRACE_SETSIGMASK, sizeof(all), &all)) ||
+	    INSIST(ckpt_ptrace(a->th, PTRACE_SYSCALL, NULL, 0L)))
 		return ckpt_fail_sys(err, errno, "thread %d: registers", (int)tid);
 	return 0;
 }
@@ -142,7 +142,7 @@ int call_entered(struct ckpt_agent *a, struct ckpt_error *err)
 	int status, r;
 
 	for (;;) {
-		r = wait_stop(tid, STEP_TIMEOUT_MS, &status);
+		r = wait_stop(a->tracer, tid, STEP_TIMEOUT_MS, &status);
 		if (r)
 			return ckpt_fail_sys(err, r, "thread %d: a system call in its place",
 					     (int)tid);
@@ -152,7 +152,7 @@ int call_entered(struct ckpt_agent *a, struct ckpt_error *err)
 			return ckpt_fail(err, EFAULT, "thread %d: %s in a system call in its place",
 					 (int)tid, strsignal(WSTOPSIG(status)));
 		a->stop_pending |= !(status >> 16);
-		if (INSIST(ptrace(PTRACE_SYSCALL, tid, NULL, 0L)))
+		if (INSIST(ckpt_ptrace(a->th, PTRACE_SYSCALL, NULL, 0L)))
 			return ckpt_fail_sys(err, errno, "thread %d: PTRACE_SYSCALL", (int)tid);
 	}
 	/* the call is made; the stop comes before user code, where all other threads are */
@@ -163,7 +163,7 @@ int call_end(struct ckpt_agent *a, struct user_regs_struct *regs, struct ckpt_er
 {
 	int r = wait_event_stop(a, STEP_TIMEOUT_MS, err);
 
-	if (!r && INSIST(ptrace(PTRACE_GETREGS, a->th->tid, NULL, regs)))
+	if (!r && INSIST(ckpt_ptrace(a->th, PTRACE_GETREGS, NULL, regs)))
 		r = ckpt_fail_sys(err, errno, "thread %d: registers", (int)a->th->tid);
 	return r;
 }

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 
 #include <ckpt/ns.h>
 #include <ckpt/pid.h>
@@ -15,7 +14,6 @@ struct survey {
 	struct ckpt_run *run;
 	struct pid_nsmap map;
 	char *own_cgroup;
-	int self; /* who traces the tree */
 };
 
 static void survey_free(struct survey *s)
@@ -49,7 +47,6 @@ static int survey_init(struct survey *s, struct ckpt_error *err)
 
 	if (r < 0)
 		return r;
-	s->self = (int)syscall(SYS_gettid);
 	return read_self("/proc/self/cgroup", &s->own_cgroup, err);
 }
 
@@ -216,7 +213,7 @@ static int thread_status(struct survey *s, const struct ckpt_thread *th, struct 
 		       false);
 	}
 	tracer = ckpt_proc_field(text, "TracerPid", value, sizeof(value)) < 0 ? 0 : atoi(value);
-	if (tracer && tracer != s->self) {
+	if (tracer && !ckpt_is_tracer(s->run, (pid_t)tracer)) {
 		snprintf(object, sizeof(object), "thread %d traced by %d", th->tid, tracer);
 		refuse(s, th->task, "traced", object, "traced tasks cannot be saved",
 		       "detach the tracer", true);

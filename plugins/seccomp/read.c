@@ -134,7 +134,7 @@ static int read_filters(struct seccomp_state *st, const struct ckpt_thread *th, 
 	for (uint64_t i = 0;; i++) {
 		struct metadata meta = { .filter_off = i };
 		CKPT_AUTO_FREE struct sock_filter *insns = NULL;
-		long n = ptrace(PTRACE_SECCOMP_GET_FILTER, th->tid, i, NULL);
+		long n = ckpt_ptrace(th, PTRACE_SECCOMP_GET_FILTER, i, NULL);
 
 		if (n < 0 && errno == ENOENT)
 			return 0;
@@ -143,9 +143,9 @@ static int read_filters(struct seccomp_state *st, const struct ckpt_thread *th, 
 		insns = calloc((size_t)n + 1, sizeof(*insns));
 		if (!insns)
 			return ckpt_fail_sys(err, ENOMEM, "filter of %ld instructions", n);
-		if (ptrace(PTRACE_SECCOMP_GET_FILTER, th->tid, i, insns) != n)
+		if (ckpt_ptrace(th, PTRACE_SECCOMP_GET_FILTER, i, insns) != n)
 			return fail_read(th, "PTRACE_SECCOMP_GET_FILTER", err);
-		if (ptrace(PTRACE_SECCOMP_GET_METADATA, th->tid, sizeof(meta), &meta) < 0)
+		if (ckpt_ptrace(th, PTRACE_SECCOMP_GET_METADATA, sizeof(meta), &meta) < 0)
 			return fail_read(th, "PTRACE_SECCOMP_GET_METADATA", err);
 		if (meta.flags & ~(uint64_t)SECCOMP_FILTER_FLAG_LOG)
 			return ckpt_fail(err, ENOTSUP, "thread %d: a filter with flags %#llx",

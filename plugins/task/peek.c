@@ -26,22 +26,25 @@ struct peek_args {
 	int32_t nr;
 };
 
-static int queue(pid_t tid, uint32_t flags, siginfo_t **out, size_t *n, struct ckpt_error *err)
+static int queue(const struct ckpt_thread *th, uint32_t flags, siginfo_t **out, size_t *n,
+		 struct ckpt_error *err)
 {
 	for (;;) {
 		/* nearly all queues are empty, and room for a full one would be two pages a thread
 		 */
 		siginfo_t chunk[QUEUE_CHUNK], *more;
 		struct peek_args args = { *n, flags, QUEUE_CHUNK };
-		long got = ptrace(PTRACE_PEEKSIGINFO, tid, &args, chunk);
+		long got = ckpt_ptrace(th, PTRACE_PEEKSIGINFO, &args, chunk);
 
 		if (got < 0)
-			return ckpt_fail_sys(err, errno, "thread %d: PTRACE_PEEKSIGINFO", tid);
+			return ckpt_fail_sys(err, errno, "thread %d: PTRACE_PEEKSIGINFO",
+					     (int)th->tid);
 		if (!got)
 			return 0;
 		more = realloc(*out, (*n + (size_t)got) * sizeof(*more));
 		if (!more)
-			return ckpt_fail_sys(err, ENOMEM, "thread %d: queued signals", tid);
+			return ckpt_fail_sys(err, ENOMEM, "thread %d: queued signals",
+					     (int)th->tid);
 		memcpy(more + *n, chunk, (size_t)got * sizeof(*chunk));
 		*out = more;
 		*n += (size_t)got;
@@ -101,7 +104,7 @@ static int signals_of(const struct ckpt_thread *th, const char *status, const ch
 	int r = pending(status, key, &set, err);
 
 	if (r == 0 && set)
-		r = queue(th->tid, flags, list, n, err);
+		r = queue(th, flags, list, n, err);
 	return r < 0 || !set ? r : bare_signals(set, list, n, err);
 }
 
@@ -132,7 +135,7 @@ static void refuse_dispatch(struct ckpt_run *run, const struct ckpt_thread *th)
 	char object[64];
 
 	/* kernels before 6.4 do not tell; EIO or EINVAL then */
-	if (ptrace(PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, th->tid, sizeof(conf), &conf) < 0 ||
+	if (ckpt_ptrace(th, PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, sizeof(conf), &conf) < 0 ||
 	    !conf.mode)
 		return;
 	snprintf(object, sizeof(object), "thread %d", th->tid);
@@ -147,7 +150,7 @@ static int one(struct ckpt_run *run, const struct ckpt_thread *th, bool leader, 
 
 	p->tid = th->tid;
 	/* 0 bytes of answer, or EINVAL: a kernel without rseq */
-	if (ptrace(PTRACE_GET_RSEQ_CONFIGURATION, th->tid, sizeof(p->rseq), &p->rseq) < 0)
+	if (ckpt_ptrace(th, PTRACE_GET_RSEQ_CONFIGURATION, sizeof(p->rseq), &p->rseq) < 0)
 		memset(&p->rseq, 0, sizeof(p->rseq));
 	refuse_dispatch(run, th);
 	p->restarted = task_restarted(th);

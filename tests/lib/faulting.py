@@ -39,12 +39,12 @@ LOADER = 127  # how the dynamic loader ends a program that it cannot start
 ALLOWED = {codes.OK, codes.FAILED, codes.USAGE, codes.REFUSED, codes.IMAGE, codes.PRIVILEGE, LOADER}
 
 
-def inject(context, test, position, error, *args, threads=False, call=None):
+def inject(context, test, position, error, *args, threads=False, call=None, kill=False):
     """Runs ckpt with one failing call (of that name); (exit code, the names of all calls or of the failed
     one, stderr)."""
     report, names = test.dir / "fault", test.dir / "calls"
     command = [str(context.tool("fault")), "-n", str(position), "-e", str(error), "-o", str(report)]
-    command += (["-t"] if threads else []) + (["-s", call] if call else [])
+    command += (["-t"] if threads else []) + (["-k"] if kill else []) + (["-s", call] if call else [])
     command += [] if position else ["-l", str(names)]
     command += ["--", context.ckpt().binary, *map(str, args)]
     try:
@@ -216,6 +216,21 @@ class Restore(Faults):
         self.outside.expect_nothing(what)
 
 
+class Killed(Dump):
+    """ckpt dump, killed by SIGKILL in front of one of its calls"""
+
+    def fault(self, position, error, call=None):
+        """Kills one run; `error` is of no use here."""
+        shutil.rmtree(self.image, ignore_errors=True)
+        code, name, err = inject(self.context, self.test, position, 0, *self.args, call=call, kill=True)
+        what = f"killed at call {position} of {len(self.calls)} ({call or name})"
+        self.test.log(f"{what}: exit {code}")
+        self.runs += 1
+        self.failed += code != 0
+        expect(code in (codes.OK, -signal.SIGKILL), f"{what}: ckpt ended with {code}: {err[-200:]}")
+        self.unharmed(what)
+
+
 def sample(kind, context, test, scenario, wanted):
     """Some calls, evenly over the run, with one error after the other."""
     faults = kind(context, test, scenario)
@@ -255,11 +270,12 @@ def complete(kind, context, test, scenario, most):
     return counts, harms
 
 
-def named(kind, context, test, scenario, call, error):
-    """Every call of one name, one after the other."""
+def named(kind, context, test, scenario, call, error, most=None):
+    """Every call of one name, one after the other; or `most` of them, evenly over the run."""
     faults = kind(context, test, scenario)
-    numbers = faults.calls.count(call)
-    expect(numbers, f"nothing calls {call}")
-    for number in range(1, numbers + 1):
+    made = faults.calls.count(call)
+    expect(made, f"nothing calls {call}")
+    numbers = positions(made, most or made)
+    for number in numbers:
         faults.fault(number, error, call)
-    return f"{numbers} times {call}"
+    return f"{len(numbers)} of {made} times {call}"

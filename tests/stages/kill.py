@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The SIGKILL runs (lib/killing.py)."""
-from lib import killing
+"""The SIGKILL runs (lib/killing.py, lib/faulting.py)."""
+from lib import faulting, killing
 
 
 def tests(context):
@@ -10,8 +10,12 @@ def tests(context):
                                                   context.seed)
     yield "kill/restore", lambda test: killing.restores(context.ckpt(), test, context.scenario("busy"),
                                                         restores, context.seed)
+    # tasks that do not survive a call too many: at given places, and at random ones
+    for call in ("sendto", "futex"):
+        yield f"kill/{call}/filtered", lambda test, call=call: faulting.named(
+            faulting.Killed, context, test, "filtered", call, 0, 8 if context.quick else 24)
     # namespaces and mounts of the tree; a terminal whose bytes are taken out and put back
-    for victim in ("user-pid", "mnt-user", "pty-flood"):
+    for victim in ("filtered", "user-pid", "mnt-user", "pty-flood"):
         yield f"kill/dump/{victim}", lambda test, victim=victim: killing.dumps(
             context.ckpt(), test, context.scenario(victim), dumps // 10, context.seed)
     for victim in ("user-pid", "mnt-user"):

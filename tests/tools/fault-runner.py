@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: MIT
-"""Makes the system calls of a dump or a restore fail, each in turn and however many there are, where
+"""Makes the system calls of a dump or a restore fail (or kills a dump there), each in turn and however many there are, where
 scripts/test does so with some. It goes on after a harm, and says at its end what was harmed."""
 import argparse
 import fnmatch
@@ -13,7 +13,8 @@ sys.path.insert(0, str(TESTS))
 
 from lib import context, faulting, proc, report  # pylint: disable=wrong-import-position
 
-KINDS = {"dump": faulting.Dump, "restore": faulting.Restore, "verify": faulting.Verify}
+KINDS = {"dump": faulting.Dump, "restore": faulting.Restore, "verify": faulting.Verify,
+         "kill": faulting.Killed}
 
 
 def arguments():

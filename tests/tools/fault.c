@@ -2,13 +2,15 @@
  *
  * Makes one system call of a program fail:
  *
- *	fault [-t] [-n N] [-e ERRNO] [-s NAME] [-o FILE] [-l LIST] -- PROGRAM ARGS...
+ *	fault [-t] [-k] [-n N] [-e ERRNO] [-s NAME] [-o FILE] [-l LIST] -- PROGRAM ARGS...
  *
  * runs PROGRAM and lets its N-th system call (its N-th call of NAME with -s) return ERRNO (a
  * number, EIO without -e) without being made. Writes "CALLS NAME", the number of calls seen and
  * the name of the failed one ("-": none was), to FILE, and the names of all calls that can fail,
  * one a line, to LIST ("-": one that cannot). Ends as the program does, which is left alone once
  * its call has failed.
+ *
+ * With -k it kills PROGRAM there, by SIGKILL, before the call is made.
  *
  * Only the main thread's calls count, with -t only those of the other threads. Processes are not
  * followed: what ckpt forks becomes its own tracee, and there can be one tracer.
@@ -33,6 +35,7 @@ struct plan {
 	long error;
 	int nr; /* -1: any */
 	bool threads;
+	bool kill;
 	const char *output;
 	FILE *list;
 };
@@ -51,7 +54,8 @@ static _Noreturn void die(const char *what)
 
 static _Noreturn void usage(void)
 {
-	fputs("usage: fault [-t] [-n N] [-e ERRNO] [-s SYSCALL] [-o FILE] [-l LIST] -- PROGRAM "
+	fputs("usage: fault [-t] [-k] [-n N] [-e ERRNO] [-s SYSCALL] [-o FILE] [-l LIST] -- "
+	      "PROGRAM "
 	      "ARGS...\n",
 	      stderr);
 	exit(125);
@@ -60,10 +64,13 @@ static _Noreturn void usage(void)
 static struct plan parse(int argc, char **argv)
 {
 	struct plan plan = { .error = EIO, .nr = -1 };
-	for (int c; (c = getopt(argc, argv, "+tn:e:s:o:l:")) != -1;) {
+	for (int c; (c = getopt(argc, argv, "+tkn:e:s:o:l:")) != -1;) {
 		switch (c) {
 		case 't':
 			plan.threads = true;
+			break;
+		case 'k':
+			plan.kill = true;
 			break;
 		case 'n':
 			plan.position = strtoul(optarg, NULL, 10);
@@ -167,11 +174,15 @@ static void on_syscall(pid_t tid, bool counts, const struct plan *plan, struct s
 	seen->calls++;
 	if (plan->list)
 		note(plan->list, nr);
-	if (seen->calls != plan->position || !can_fail(nr))
+	if (seen->calls != plan->position || (!plan->kill && !can_fail(nr)))
 		return;
-	ptrace(PTRACE_POKEUSER, tid, offsetof(struct user_regs_struct, orig_rax), -1L);
-	seen->failing = tid;
 	seen->failed = nr;
+	if (plan->kill) {
+		kill(tid, SIGKILL);
+	} else {
+		ptrace(PTRACE_POKEUSER, tid, offsetof(struct user_regs_struct, orig_rax), -1L);
+		seen->failing = tid;
+	}
 	/* in case the program never ends */
 	if (plan->output)
 		write_report(plan->output, seen);
