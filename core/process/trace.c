@@ -5,7 +5,6 @@
  * memory, so that a request is the same for both.
  */
 #include <errno.h>
-#include <stdarg.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,16 +22,11 @@ static long give(long r)
 	return -1;
 }
 
-long ckpt_ptrace(const struct ckpt_thread *th, int request, ...)
+long ckpt_trace_request(const struct ckpt_thread *th, int request, unsigned long addr,
+			unsigned long data)
 {
 	struct keeper *tracer = th->agent->tracer;
-	unsigned long addr, data;
-	va_list args;
 
-	va_start(args, request);
-	addr = va_arg(args, unsigned long);
-	data = va_arg(args, unsigned long);
-	va_end(args);
 	if (tracer)
 		return give(
 			keeper_call(tracer, SYS_ptrace, request, th->tid, (long)addr, (long)data));

@@ -12,7 +12,8 @@ def tests(context):
                                                         restores, context.seed)
     # tasks that do not survive a call too many: at given places, and at random ones
     wanted = 8 if context.quick else 24
-    yield "kill/calls/filtered", lambda test: faulting.sample(faulting.Killed, context, test, "filtered", wanted)
+    yield "kill/calls/filtered", lambda test: faulting.sample(faulting.Killed, context, test, "filtered",
+                                                              wanted)
     yield "kill/sendto/filtered", lambda test: faulting.named(faulting.Killed, context, test, "filtered",
                                                               "sendto", 0, wanted)
     # namespaces and mounts of the tree; a terminal whose bytes are taken out and put back
