@@ -26,7 +26,7 @@
 
 /* ---- in the engine ----------------------------------------------------------------- */
 
-static bool is_filtered(const struct ckpt_thread *th)
+bool rescue_is_filtered(const struct ckpt_thread *th)
 {
 	CKPT_AUTO_FREE char *text = NULL;
 	struct ckpt_error ignored = { 0 };
@@ -35,11 +35,6 @@ static bool is_filtered(const struct ckpt_thread *th)
 	snprintf(path, sizeof(path), "task/%d/status", (int)th->tid);
 	return INSIST(ckpt_proc_read(th->task, path, &text, &ignored)) < 0 ||
 	       ckpt_proc_field(text, "Seccomp", value, sizeof(value)) || atoi(value);
-}
-
-bool rescue_needed(const struct ckpt_thread *th)
-{
-	return th->agent->ps->keeper.shares && (th->task->stopped || is_filtered(th));
 }
 
 static bool has_kept(const struct task_node *t)

@@ -39,8 +39,8 @@ struct rescue {
 	struct rescue_thread threads[];
 };
 
-/* Is this thread, which is stopped, one of those? */
-bool rescue_needed(const struct ckpt_thread *th);
+/* Has this thread, which stands, a seccomp filter, or must that be assumed? */
+bool rescue_is_filtered(const struct ckpt_thread *th);
 /* If the task has such threads, note what the keeper needs. The segment is made and placed. */
 int rescue_prepare(struct task_node *t, struct ckpt_error *err);
 /* Before its agents are gone for good. */

@@ -116,17 +116,35 @@ static int hand_over(struct scan *s, struct ckpt_thread *th, struct ckpt_error *
 }
 
 /*
+ * A filter must not be asked about the agent's calls. It is suspended when the thread stands and
+ * not before: about calls of its own it has to be asked.
+ */
+static int look_after(struct scan *s, struct ckpt_thread *th, struct ckpt_error *err)
+{
+	const bool filtered = rescue_is_filtered(th);
+
+	if ((filtered || th->task->stopped) && !th->agent->tracer && s->ps->keeper.shares)
+		return hand_over(s, th, err);
+	if (filtered && INSIST(ckpt_ptrace(th, PTRACE_SETOPTIONS, NULL,
+					   PTRACE_O_TRACESYSGOOD | PTRACE_O_SUSPEND_SECCOMP))) {
+		ckpt_fail_as(err, CKPT_EXIT_PRIVILEGE, errno,
+			     "thread %d: suspending its filter: %s", (int)th->tid,
+			     ckpt_errno_name(errno));
+		return ckpt_hint(err, "it needs CAP_SYS_ADMIN in the initial user namespace, and "
+				      "ckpt must not be under a seccomp filter itself");
+	}
+	return 0;
+}
+
+/*
  * SEIZE, INTERRUPT and wait, one thread after the other: between its stop and
  * the roll-back of its system call a thread would see an EINTR if we died.
  */
 static int seize_thread(struct scan *s, struct ckpt_thread *th, struct ckpt_error *err)
 {
-	const long options = PTRACE_O_TRACESYSGOOD;
 	int r;
 
-	/* without, its filter would be asked about the agent's calls; ckpt may have one itself */
-	if (INSIST(ckpt_ptrace(th, PTRACE_SEIZE, NULL, options | PTRACE_O_SUSPEND_SECCOMP)) &&
-	    ckpt_ptrace(th, PTRACE_SEIZE, NULL, options)) {
+	if (INSIST(ckpt_ptrace(th, PTRACE_SEIZE, NULL, PTRACE_O_TRACESYSGOOD))) {
 		int e = errno;
 
 		if (th->tid == th->task->pid && is_dead_leader(th->task)) {
@@ -150,9 +168,7 @@ static int seize_thread(struct scan *s, struct ckpt_thread *th, struct ckpt_erro
 	    errno != ESRCH)
 		return ckpt_fail_sys(err, errno, "thread %d: PTRACE_INTERRUPT", (int)th->tid);
 	r = collect_stop(th, err);
-	if (!r && th->agent->state == THREAD_STOPPED && !th->agent->tracer && rescue_needed(th))
-		r = hand_over(s, th, err);
-	return r;
+	return r || th->agent->state != THREAD_STOPPED ? r : look_after(s, th, err);
 }
 
 static int hide_stop(struct ckpt_thread *th, struct ckpt_error *err)
