@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 #include <ckpt/plugin.h>
+#include <ckpt/trace.h>
 
 #include "agent/agent.h"
 #include "process/flight.h"

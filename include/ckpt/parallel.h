@@ -18,7 +18,7 @@ extern "C" {
  * Call fn for 0 to n - 1, in no particular order and by several threads at once, and
  * return when all calls have returned. It must keep to what is the object's own: read
  * files and /proc, compute, write to its own element of an array. The functions of the
- * SDK that take a run, ckpt_ptrace(), and scripts belong to the thread of the step; those
+ * SDK that take a run, ptrace(2), and scripts belong to the thread of the step; those
  * about a task that take none (ckpt_proc_read(), ckpt_get_fd(), ckpt_kcmp_file()) may be
  * called. Of several failures the one with the lowest index is reported. Few
  * objects, or a machine with one processor, are done by the calling thread alone. Since 0.1.

@@ -108,20 +108,6 @@ CKPT_API int ckpt_kcmp(const struct ckpt_task *a, const struct ckpt_task *b, int
 CKPT_API int ckpt_run_holding(struct ckpt_run *run, int (*fn)(void *arg), void *arg,
 			      const char *what, struct ckpt_error *err);
 
-/*
- * dump, verify: ptrace(2) of a stopped thread by its tracer, which is not always the process that
- * the plugin is in. Pointers are good for both. As the system call does it: what a request peeks
- * at goes to where `data` points. Returns -1 with errno.
- */
-CKPT_API long ckpt_trace_request(const struct ckpt_thread *th, int request, unsigned long addr,
-				 unsigned long data);
-/* With pointers or numbers. */
-#define ckpt_ptrace(th, request, addr, data) \
-	ckpt_trace_request(th, request, (unsigned long)(addr), (unsigned long)(data))
-
-/* Is it one of those? */
-CKPT_API bool ckpt_is_tracer(struct ckpt_run *run, pid_t pid);
-
 /* ---- registers beyond the general ones ------------------------------------ */
 
 /*

@@ -7,6 +7,7 @@
 
 #include <ckpt/ns.h>
 #include <ckpt/pid.h>
+#include <ckpt/trace.h>
 
 #include "pid.h"
 

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <sys/ptrace.h>
 
+#include <ckpt/trace.h>
+
 #include "seccomp.h"
 
 #ifndef PTRACE_SECCOMP_GET_FILTER

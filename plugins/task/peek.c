@@ -8,6 +8,8 @@
 #include <string.h>
 #include <sys/ptrace.h>
 
+#include <ckpt/trace.h>
+
 #include "task.h"
 
 #ifndef PTRACE_GET_RSEQ_CONFIGURATION
