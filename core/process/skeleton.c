@@ -316,7 +316,7 @@ static int clone_failed(struct ckpt_error *err)
 /* Wait until a newcomer with a known number is in its first stop. */
 static int catch_newborn(pid_t tid, struct ckpt_error *err)
 {
-	int status, r = wait_stop(tid, STOP_TIMEOUT_MS, &status);
+	int status, r = wait_stop(NULL, tid, STOP_TIMEOUT_MS, &status);
 
 	return r ? ckpt_fail_sys(err, r, "cloned thread %d", (int)tid) : 0;
 }
