@@ -49,6 +49,11 @@ void fd_table_put(struct fd_table *t)
 	free(t);
 }
 
+int ckpt_engine_fd(const struct ckpt_run *run)
+{
+	return transport_fd(run_procs(run));
+}
+
 size_t ckpt_table_users(const struct ckpt_task *task)
 {
 	return node_of(task)->files->users;
@@ -142,7 +147,7 @@ int ckpt_install_fds(struct ckpt_run *run, struct ckpt_task *task, const int *fd
 		add_install(s, transport_fd(t->ps), &in[i], low);
 		t->files->used[in[i].target] = 1;
 	}
-	return ckpt_script_run(s, task->threads[0], err);
+	return ckpt_script_post(ckpt_steal_ptr(&s), task->threads[0], err);
 }
 
 /* Out of the way of the numbers to be restored. */

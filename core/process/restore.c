@@ -148,13 +148,15 @@ int ckpt_set_final(struct ckpt_thread *th, const struct ckpt_final *f, struct ck
 static int drop_transport(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *err)
 {
 	struct fd_table *files = node_of(t)->files;
-	int r;
+	struct ckpt_script *s;
 
 	if (files->parted)
 		return 0;
 	files->parted = true;
-	r = ckpt_return_fd(run, t, channel_fd(run_procs(run)), err);
-	return r ? r : ckpt_return_fd(run, t, transport_fd(run_procs(run)), err);
+	s = ckpt_script_new(run, "drop-transport");
+	ckpt_script_add(s, SYS_close, CKPT_C(channel_fd(run_procs(run))));
+	ckpt_script_add(s, SYS_close, CKPT_C(transport_fd(run_procs(run))));
+	return ckpt_script_post(s, t->threads[0], err);
 }
 
 static int begin_stop(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *err)
@@ -279,13 +281,16 @@ int proc_run(struct proc_set *ps, pid_t *root, struct ckpt_error *err)
 	/* each for all tasks, so that they work while others are told; nobody runs before all can
 	 */
 	static int (*const stages[])(struct ckpt_run *, struct ckpt_task *, struct ckpt_error *) = {
-		drop_transport, begin_stop, end_stop,	  start_unmap,
-		catch_unmap,	end_unmap,  apply_finals, let_go,
+		begin_stop, end_stop, start_unmap, catch_unmap, end_unmap, apply_finals, let_go,
 	};
-	int r = 0;
+	int r, settled;
 
 	if (!ps->n)
 		return ckpt_fail(err, EINVAL, "no plugin made a task");
+	r = each_alive(ps, drop_transport, err);
+	settled = ckpt_script_settle(ps->run, r ? NULL : err);
+	if (!r)
+		r = settled;
 	for (size_t i = 0; !r && i < CKPT_ARRAY_SIZE(stages); i++)
 		r = each_alive(ps, stages[i], err);
 	if (r)

@@ -197,8 +197,9 @@ CKPT_API void ckpt_reserve_fd(struct ckpt_run *run, int num);
 
 /*
  * Install engine descriptors in a task: fds[i] becomes number targets[i], with
- * FD_CLOEXEC if cloexec[i]. The engine's own stay open. targets must be
- * distinct and not in use in the task.
+ * FD_CLOEXEC if cloexec[i]. The engine's own stay open; the script is posted, so
+ * that they have to until ckpt_script_settle(). targets must be distinct and not
+ * in use in the task.
  */
 CKPT_API int ckpt_install_fds(struct ckpt_run *run, struct ckpt_task *task, const int *fds,
 			      const int *targets, const bool *cloexec, size_t n,
@@ -212,6 +213,14 @@ CKPT_API int ckpt_lend_fd(struct ckpt_run *run, struct ckpt_task *task, int fd,
 			  struct ckpt_error *err);
 CKPT_API int ckpt_return_fd(struct ckpt_run *run, struct ckpt_task *task, int num,
 			    struct ckpt_error *err);
+
+/*
+ * The number at which each task holds a pidfd of ckpt until `running`: a script fetches
+ * ckpt's descriptors through it with pidfd_getfd(2), as long as its task has not joined a
+ * user namespace. It is above all restored ones. The next number is taken too; those
+ * after it are free but for what is lent. Since 0.1.
+ */
+CKPT_API int ckpt_engine_fd(const struct ckpt_run *run);
 
 /*
  * The state a thread starts from when it is let go, applied by the engine last,

@@ -2,14 +2,15 @@
 /*
  * restore: open every description once and install it wherever it is held. Work
  * goes in portions of descriptions, so that the engine never holds many
- * descriptors at a time, whatever the image holds.
+ * descriptors at a time, whatever the image holds: while tasks fetch those of one
+ * portion, those of the next are opened.
  */
 #include "internal.h"
 #include "steps.h"
 
 #include <fcntl.h>
 
-#define PORTION 200
+#define PORTION 128
 
 /* One (task, number) that has a description of the portion. */
 struct place {
@@ -149,47 +150,82 @@ static int install_tasks(struct ckpt_run *run, const struct place *p, size_t n, 
 			cloexec[j - i] = p[j].cloexec;
 		}
 		r = ckpt_install_fds(run, task, list, targets, cloexec, j - i, err);
+		/* it knows which numbers are free: nobody else may take one meanwhile */
+		if (!r && ckpt_table_users(task) > 1)
+			r = ckpt_script_settle(run, err);
 		if (r)
 			return r;
 	}
 	return 0;
 }
 
-/*
- * Open the files of a portion of places and install them. Ids of one portion span at most
- * PORTION numbers; fds[id - first] is the engine's descriptor.
- */
-static int do_portion(struct ckpt_run *run, struct place *p, size_t n, int *fds,
-		      struct ckpt_error *err)
-{
-	uint32_t first = p[0].file;
+/* The files of a portion of places; fds[id - first] is the engine's descriptor. */
+struct portion {
+	struct place *p;
+	size_t n;
+	uint32_t first;
+	int fds[PORTION];
+};
 
-	for (size_t i = 0; i < n; i++) {
-		int *fd = &fds[p[i].file - first];
+/* From the first place on; ids of one portion span at most PORTION numbers. */
+static void portion_cut(struct portion *po, struct place *p, size_t n)
+{
+	po->p = p;
+	po->first = p[0].file;
+	for (po->n = 1; po->n < n && p[po->n].file - po->first < PORTION; po->n++)
+		;
+	for (size_t k = 0; k < PORTION; k++)
+		po->fds[k] = -1;
+}
+
+static int portion_open(struct ckpt_run *run, struct portion *po, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < po->n; i++) {
+		int *fd = &po->fds[po->p[i].file - po->first];
 
 		if (*fd >= 0)
 			continue;
-		*fd = open_file(run, &p[i], err);
+		*fd = open_file(run, &po->p[i], err);
 		if (*fd < 0)
 			return *fd;
 	}
-	qsort(p, n, sizeof(*p), by_task);
-	return install_tasks(run, p, n, first, fds, err);
+	return 0;
+}
+
+/* What is fetched is. */
+static int portion_close(struct ckpt_run *run, struct portion *po, struct ckpt_error *err)
+{
+	int r = ckpt_script_settle(run, err);
+
+	for (size_t k = 0; po->n && k < PORTION; k++)
+		if (po->fds[k] >= 0)
+			close(po->fds[k]);
+	po->n = 0;
+	return r;
 }
 
 static int install_all(struct ckpt_run *run, struct place *p, size_t n, struct ckpt_error *err)
 {
-	int fds[PORTION], r = 0;
+	struct portion two[2] = { { .n = 0 }, { .n = 0 } };
+	int r = 0, closed;
 
-	for (size_t i = 0, j; i < n && !r; i = j) {
-		for (j = i + 1; j < n && p[j].file - p[i].file < PORTION; j++)
-			;
-		for (size_t k = 0; k < PORTION; k++)
-			fds[k] = -1;
-		r = do_portion(run, p + i, j - i, fds, err);
-		for (size_t k = 0; k < PORTION; k++)
-			if (fds[k] >= 0)
-				close(fds[k]);
+	for (size_t i = 0, turn = 0; i < n && !r; turn++) {
+		struct portion *po = &two[turn % 2];
+
+		portion_cut(po, p + i, n - i);
+		i += po->n;
+		r = portion_open(run, po, err);
+		if (!r)
+			r = portion_close(run, &two[(turn + 1) % 2], err);
+		if (r)
+			break;
+		qsort(po->p, po->n, sizeof(*po->p), by_task);
+		r = install_tasks(run, po->p, po->n, po->first, po->fds, err);
+	}
+	for (size_t k = 0; k < 2; k++) {
+		closed = portion_close(run, &two[k], r ? NULL : err);
+		if (!r)
+			r = closed;
 	}
 	return r;
 }

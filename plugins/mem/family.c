@@ -706,7 +706,6 @@ static int make_plan(struct ckpt_run *run, struct plan *p, const struct mem_imag
 	*f = (struct mem_family){ .im = im,
 				  .n_kin = n,
 				  .pages_fd = -1,
-				  .self = -1,
 				  .before = p->copies ? NULL : mem_before_copies(run) };
 	p->f = f;
 	r = ckpt_pages_open(run, MEM_PAGES_NAME, &f->pages_fd, &size, err);
@@ -756,8 +755,6 @@ void mem_family_free(struct mem_family *f)
 	}
 	if (f->pages_fd >= 0)
 		close(f->pages_fd);
-	if (f->self >= 0)
-		close(f->self);
 	free(f->kin);
 	free(f->by_id);
 	free(f->stretch);

@@ -67,7 +67,7 @@ struct mem_family {
 	struct mem_entry *entry; /* by stretch, slot, and the depth of kin, deepest first */
 	size_t n_entries, cap_entries;
 	uint64_t start, end; /* of the scratch addresses; 0: none */
-	int pages_fd, self;  /* of the engine */
+	int pages_fd;	     /* of the engine */
 	/*
 	 * Of several copies: what ckpt itself has filled for all of them, whose stretches are
 	 * the first ones here too; or NULL.

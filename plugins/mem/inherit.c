@@ -171,11 +171,7 @@ static int make_stretches(struct ckpt_run *run, struct mem_family *f, uint32_t k
 		any |= f->stretch[i].at && f->stretch[i].maker == kin;
 	if (!any)
 		return 0;
-	if (f->self < 0)
-		f->self = (int)syscall(SYS_pidfd_open, getpid(), 0);
-	if (f->self < 0)
-		return ckpt_fail_sys(err, errno, "pidfd_open(2) of ckpt itself");
-	r = mem_lend_init(&lend, run, t, f->self, f->im->n_files + 1, err);
+	r = mem_lend_init(&lend, run, f->im->n_files + 1, err);
 	for (size_t i = first; !r && i < f->n_stretches; i++) {
 		if (!f->stretch[i].at || f->stretch[i].maker != kin)
 			continue;
@@ -192,8 +188,6 @@ static int make_stretches(struct ckpt_run *run, struct mem_family *f, uint32_t k
 	mem_lend_end(&lend, s);
 	if (!r)
 		r = ckpt_script_run(s, t->threads[0], err);
-	if (!r)
-		return mem_lend_fini(&lend, err);
 	mem_lend_free(&lend);
 	return r;
 }

@@ -75,14 +75,14 @@ static int lend_exe(struct mapper *m, struct ckpt_error *err)
 	if (!sp->exe || !sp->start_code)
 		return 0;
 	/*
-	 * With the others closed, above the restored descriptors there are the pidfds of all
-	 * that share the table, and maybe this file: the number after these is free.
+	 * With the others closed, above the restored descriptors there are two of ckpt's,
+	 * and maybe this file: the number after these is free.
 	 */
 	mem_lend_end(&m->lend, m->j.s);
 	op = lend_opened(m, slots(m->j.im) - 1, sp->exe, O_RDONLY, err);
 	if (op < 0)
 		return op;
-	m->exe_num = m->lend.engine + 1 + (int)ckpt_table_users(m->j.task);
+	m->exe_num = ckpt_engine_fd(m->j.run) + 3;
 	ckpt_script_add(m->j.s, SYS_fcntl, CKPT_R(op), CKPT_C(F_DUPFD_CLOEXEC), CKPT_C(m->exe_num));
 	ckpt_script_expect(m->j.s, m->exe_num);
 	return 0;
@@ -97,6 +97,22 @@ static int run_script(struct mapper *m, struct ckpt_error *err)
 	r = ckpt_script_run(m->j.s, m->j.task->threads[0], err);
 	mem_lend_drop(&m->lend);
 	ckpt_script_free(m->j.s);
+	m->j.s = ckpt_script_new(m->j.run, "mem.map");
+	return r;
+}
+
+/*
+ * The same without waiting: what is lent stays open until mappers_settle(). Whoever shares
+ * descriptors with others does not take numbers while they do.
+ */
+static int start_script(struct mapper *m, struct ckpt_error *err)
+{
+	int r;
+
+	if (ckpt_table_users(m->j.task) > 1)
+		return run_script(m, err);
+	mem_lend_end(&m->lend, m->j.s);
+	r = ckpt_script_post(ckpt_steal_ptr(&m->j.s), m->j.task->threads[0], err);
 	m->j.s = ckpt_script_new(m->j.run, "mem.map");
 	return r;
 }
@@ -511,10 +527,10 @@ static int task_begin(struct mapper *m, struct ckpt_error *err)
 	if (m->j.ti->vmas->n_seam)
 		m->scratch = find_hole(m, longest_seam_piece(m->j.ti->vmas));
 	r = map_all(m, err);
-	return r < 0 ? r : run_script(m, err);
+	return r < 0 ? r : start_script(m, err);
 }
 
-static int task_end(struct mapper *m, struct ckpt_error *err)
+static int task_protect(struct mapper *m, struct ckpt_error *err)
 {
 	int r;
 
@@ -528,11 +544,13 @@ static int task_end(struct mapper *m, struct ckpt_error *err)
 	lock_all(m);
 	lock_future(m);
 	seal_all(m);
-	r = run_script(m, err);
-	if (!r)
-		r = mem_fill_forced(&m->j, err);
-	if (!r)
-		r = mem_lend_fini(&m->lend, err);
+	return start_script(m, err);
+}
+
+static int task_end(struct mapper *m, struct ckpt_error *err)
+{
+	int r = mem_fill_forced(&m->j, err);
+
 	return r ? r : mem_map_check(&m->j, err);
 }
 
@@ -543,10 +561,11 @@ struct mappers {
 	struct ckpt_run *run;
 	const struct mem_image *im;
 	const struct mem_family *family;
-	int pages_fd, self;
+	int pages_fd;
 	int *shared;
 	struct mapper *m;
 	size_t n;
+	size_t lent; /* descriptors that scripts under way may want */
 };
 
 static void mappers_free(struct mappers *all)
@@ -573,6 +592,26 @@ static int mappers_init(struct mappers *all, struct ckpt_error *err)
 	return 0;
 }
 
+static int mappers_settle(struct mappers *all, struct ckpt_error *err)
+{
+	int r = ckpt_script_settle(all->run, err);
+
+	for (size_t i = 0; i < all->n; i++)
+		mem_lend_drop(&all->m[i].lend);
+	all->lent = 0;
+	return r;
+}
+
+/* Of more tasks than are at work at a time none need be open. */
+#define MAX_LENT 64
+
+static int mappers_started(struct mappers *all, const struct mapper *m, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < m->lend.n; i++)
+		all->lent += m->lend.slot[i].fd >= 0;
+	return all->lent < MAX_LENT ? 0 : mappers_settle(all, err);
+}
+
 static int add_task(struct mappers *all, struct mem_filler *f, struct ckpt_task *t,
 		    struct ckpt_error *err)
 {
@@ -594,10 +633,29 @@ static int add_task(struct mappers *all, struct mem_filler *f, struct ckpt_task 
 			      .kin = mem_family_kin(all->family, t->id),
 			      .exe_num = -1 };
 	m->j.keep = m->kin ? &m->kin->keep : NULL;
-	r = mem_lend_init(&m->lend, all->run, t, all->self, slots(all->im), err);
+	r = mem_lend_init(&m->lend, all->run, slots(all->im), err);
 	if (!r)
 		r = task_begin(m, err);
+	if (!r)
+		r = mappers_started(all, m, err);
 	return r < 0 ? r : mem_fill_task(f, &m->j, err);
+}
+
+static int each_mapper(struct mappers *all, int (*fn)(struct mapper *, struct ckpt_error *),
+		       struct ckpt_error *err)
+{
+	char name[64];
+
+	for (size_t i = 0; i < all->n; i++) {
+		int r = fn(&all->m[i], err);
+
+		if (!r)
+			r = mappers_started(all, &all->m[i], err);
+		if (r < 0)
+			return ckpt_wrap(err, "%s",
+					 mem_task_name(all->m[i].j.task, name, sizeof(name)));
+	}
+	return mappers_settle(all, err);
 }
 
 static int map_tasks(struct mappers *all, struct ckpt_error *err)
@@ -614,41 +672,33 @@ static int map_tasks(struct mappers *all, struct ckpt_error *err)
 			return ckpt_wrap(err, "%s", mem_task_name(t, name, sizeof(name)));
 	}
 	if (!r)
+		r = mappers_settle(all, err);
+	if (!r)
 		r = mem_fill_run(&f, err);
 	for (size_t i = 0; !r && i < all->im->n_shared; i++)
 		if (all->im->ghost[i] && !all->im->shared[i]->open)
 			r = mem_ghost_finish(all->im->ghost[i], &all->shared[i], err);
 	if (r < 0)
 		return r;
-	for (size_t i = 0; i < all->n; i++) {
-		r = task_end(&all->m[i], err);
-		if (r < 0)
-			return ckpt_wrap(err, "%s",
-					 mem_task_name(all->m[i].j.task, name, sizeof(name)));
-	}
-	return 0;
+	r = each_mapper(all, task_protect, err);
+	return r < 0 ? r : each_mapper(all, task_end, err);
 }
 
 int mem_map(struct ckpt_run *run, struct ckpt_error *err)
 {
 	CKPT_AUTO_FD int pages_fd = -1;
-	CKPT_AUTO_FD int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
 	struct mappers all;
 	struct mem_state *st;
 	uint64_t size;
 	int r = mem_state_get(run, &st, err);
 
-	if (!r && self < 0)
-		r = ckpt_fail_sys(err, errno, "pidfd_open(2) of ckpt itself");
 	if (!r)
 		r = ckpt_pages_open(run, MEM_PAGES_NAME, &pages_fd, &size, err);
 	if (r < 0)
 		return r;
-	all = (struct mappers){ .run = run,
-				.im = st->image,
-				.family = st->family,
-				.pages_fd = pages_fd,
-				.self = self };
+	all = (struct mappers){
+		.run = run, .im = st->image, .family = st->family, .pages_fd = pages_fd
+	};
 	r = mappers_init(&all, err);
 	if (!r)
 		r = map_tasks(&all, err);

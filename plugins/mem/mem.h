@@ -369,14 +369,11 @@ struct mem_lent {
 
 struct mem_lender {
 	struct ckpt_run *run;
-	struct ckpt_task *task;
-	int engine; /* a pidfd of the engine, in the task */
 	struct mem_lent *slot;
 	size_t n, open;
 };
 
-int mem_lend_init(struct mem_lender *l, struct ckpt_run *run, struct ckpt_task *t, int pidfd,
-		  size_t slots, struct ckpt_error *err);
+int mem_lend_init(struct mem_lender *l, struct ckpt_run *run, size_t slots, struct ckpt_error *err);
 /* The operation whose result is the descriptor; appended to the script on first use. */
 int mem_lend(struct mem_lender *l, struct ckpt_script *s, size_t slot, int fd);
 /* As above, of a file that is opened for it: O_RDONLY or O_RDWR, O_NOFOLLOW. */
@@ -385,7 +382,6 @@ int mem_lend_file(struct mem_lender *l, struct ckpt_script *s, size_t slot, uint
 /* Append the closing of everything fetched; the engine's own are closed after the run, by drop. */
 void mem_lend_end(struct mem_lender *l, struct ckpt_script *s);
 void mem_lend_drop(struct mem_lender *l);
-int mem_lend_fini(struct mem_lender *l, struct ckpt_error *err);
 void mem_lend_free(struct mem_lender *l);
 
 /* ---- mapping (map.c, fill.c) ---------------------------------------------------------------- */
