@@ -2,9 +2,12 @@
 /* What a step can ask of its run, as long as it is about plugins and not tasks. */
 #include <assert.h>
 #include <errno.h>
+#include <linux/kcmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "engine/engine.h"
 #include "engine/run.h"
@@ -23,6 +26,13 @@ bool ckpt_plan_only(const struct ckpt_run *run)
 bool ckpt_is_live(const struct ckpt_run *run)
 {
 	return run->live;
+}
+
+bool ckpt_is_engine(pid_t pid)
+{
+	const pid_t self = getpid();
+
+	return pid == self || !syscall(SYS_kcmp, pid, self, KCMP_FILES, 0, 0);
 }
 
 bool ckpt_kills(const struct ckpt_run *run)

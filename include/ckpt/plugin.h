@@ -189,6 +189,12 @@ CKPT_API uint64_t ckpt_run_number(const struct ckpt_run *run);
  */
 CKPT_API bool ckpt_is_live(const struct ckpt_run *run);
 
+/*
+ * Is it ckpt itself, or a helper that has its descriptors? They have duplicates of the
+ * tree's, and are not who else might hold something.
+ */
+CKPT_API bool ckpt_is_engine(pid_t pid);
+
 /* True in a dump that kills the tree at `released`. */
 CKPT_API bool ckpt_kills(const struct ckpt_run *run);
 

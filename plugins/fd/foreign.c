@@ -114,12 +114,12 @@ static int scan_all(struct ckpt_run *run, struct fd_state *st, struct ckpt_error
 		return ckpt_fail_sys(err, errno, "/proc");
 	for (size_t i = 0; i < n; i++)
 		ours[i] = ckpt_task_at(run, i)->pid;
-	ours[n++] = getpid();
 	qsort(ours, n, sizeof(*ours), by_pid);
 	for (struct dirent *d; !r && (d = ckpt_next_entry(proc));) {
 		pid_t pid = atoi(d->d_name);
 
-		if (pid > 0 && !bsearch(&pid, ours, n, sizeof(*ours), by_pid))
+		if (pid > 0 && !bsearch(&pid, ours, n, sizeof(*ours), by_pid) &&
+		    !ckpt_is_engine(pid))
 			r = scan_process(st, &cap, proc, d->d_name);
 	}
 	r = r ? r : -errno;

@@ -45,8 +45,7 @@ int ipc_mqueue_outside(struct ckpt_run *run, dev_t dev, ino_t ino, char *buf, si
 	while ((e = ckpt_next_entry(dir))) {
 		pid_t pid = (pid_t)strtol(e->d_name, NULL, 10);
 
-		/* ckpt itself has duplicates of the tree's descriptors */
-		if (pid <= 0 || pid == getpid() || ckpt_task_by_pid(run, pid) ||
+		if (pid <= 0 || ckpt_task_by_pid(run, pid) || ckpt_is_engine(pid) ||
 		    !has_open(e->d_name, dev, ino))
 			continue;
 		snprintf(buf, size, "process %d, which is outside the tree, has it open too",

@@ -269,8 +269,7 @@ static pid_t outer_listener(struct ckpt_run *run, struct ckpt_error *err)
 	while (dir && (e = ckpt_next_entry(dir))) {
 		pid_t pid = atoi(e->d_name);
 
-		/* ckpt itself has duplicates of the tree's descriptors */
-		if (pid > 0 && pid != getpid() && !ckpt_task_by_pid(run, pid) &&
+		if (pid > 0 && !ckpt_task_by_pid(run, pid) && !ckpt_is_engine(pid) &&
 		    holds_listener(dirfd(dir), pid))
 			return pid;
 	}

@@ -193,7 +193,7 @@ static int scan_link(struct tty_state *st, int proc, int dir, const char *num, p
 		return 0;
 	r = key_of(st, slave ? file.st_dev : devpts_of(proc, dir, num, link, &file), number,
 		   &h.pty);
-	return r || h.pty == TTY_PTY_NONE ? r : add(st, &h);
+	return r || h.pty == TTY_PTY_NONE || (!task && ckpt_is_engine(pid)) ? r : add(st, &h);
 }
 
 /* Processes end while we look: whatever cannot be opened has nothing open. */
@@ -292,7 +292,7 @@ int tty_scan(struct ckpt_run *run, struct tty_state *st, struct ckpt_error *err)
 	if (!proc)
 		return ckpt_fail_sys(err, errno, "/proc");
 	for (struct dirent *d; !r && (d = ckpt_next_entry(proc));)
-		if (atoi(d->d_name) > 0 && atoi(d->d_name) != getpid())
+		if (atoi(d->d_name) > 0)
 			r = scan_process(run, st, dirfd(proc), d->d_name);
 	r = r ? r : -errno;
 	if (r)
