@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: MIT
 """Makes the system calls of a dump or a restore fail (or kills a dump there), each in turn and however many
-there are, where scripts/test does so with some. It goes on after a harm, and says at its end what was harmed."""
+there are, where scripts/test does so with some. It goes on after a harm, and says at its end what was
+harmed."""
 import argparse
 import fnmatch
 import sys
