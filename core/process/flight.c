@@ -142,6 +142,16 @@ static struct flight *take_off(struct flights *all, struct ckpt_script *s, struc
 	return f;
 }
 
+/* The one that took off last. */
+static struct flight *last_of(struct flights *all)
+{
+	size_t i = 0;
+
+	while (all->list[i].turn != all->turn)
+		i++;
+	return &all->list[i];
+}
+
 /* What was posted to that thread has to be done, and well, before the next. */
 static int finish_those_of(struct flights *all, const struct ckpt_thread *th,
 			   struct ckpt_error *err)
@@ -168,30 +178,35 @@ int ckpt_script_run(struct ckpt_script *s, struct ckpt_thread *th, struct ckpt_e
 	return finish(all, take_off(all, s, th), err);
 }
 
-int ckpt_script_post(struct ckpt_script *s, struct ckpt_thread *th, struct ckpt_error *err)
+int ckpt_script_begin(struct ckpt_script *s, struct ckpt_thread *th, struct ckpt_error *err)
 {
 	struct flights *all;
 	struct flight *f;
-	int r;
 
-	if (check(s, th, err)) {
-		ckpt_script_free(s);
+	if (check(s, th, err))
 		return -err->err;
-	}
 	all = flights_of(s->run);
-	if (!s->n || finish_those_of(all, th, err)) {
-		r = s->n ? -err->err : 0;
+	if (!s->n)
+		return 0;
+	if (finish_those_of(all, th, err))
+		return -err->err;
+	f = take_off(all, s, th);
+	if (!launch(all, f, err))
+		return 0;
+	f->s = NULL;
+	return -err->err;
+}
+
+int ckpt_script_post(struct ckpt_script *s, struct ckpt_thread *th, struct ckpt_error *err)
+{
+	int r = ckpt_script_begin(s, th, err);
+
+	if (r || !s->n) {
 		ckpt_script_free(s);
 		return r;
 	}
-	f = take_off(all, s, th);
-	f->owned = true;
-	r = launch(all, f, err);
-	if (r) {
-		ckpt_script_free(s);
-		f->s = NULL;
-	}
-	return r;
+	last_of(flights_of(s->run))->owned = true;
+	return 0;
 }
 
 int ckpt_script_settle(struct ckpt_run *run, struct ckpt_error *err)

@@ -116,7 +116,14 @@ CKPT_API int ckpt_script_run(struct ckpt_script *s, struct ckpt_thread *th, stru
 CKPT_API int ckpt_script_post(struct ckpt_script *s, struct ckpt_thread *th,
 			      struct ckpt_error *err);
 
-/* Wait for all scripts that were posted; the first failure of any. */
+/*
+ * The same for a script whose results are wanted: it stays the caller's, who must call
+ * ckpt_script_settle() before he looks at it or frees it. Since 0.1.
+ */
+CKPT_API int ckpt_script_begin(struct ckpt_script *s, struct ckpt_thread *th,
+			       struct ckpt_error *err);
+
+/* Wait for all scripts that were posted or begun; the first failure of any. */
 CKPT_API int ckpt_script_settle(struct ckpt_run *run, struct ckpt_error *err);
 
 /* Result of an operation in the last run. */

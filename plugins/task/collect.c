@@ -44,6 +44,7 @@ struct told {
 	uint32_t securebits, pdeath, personality;
 	char comm[16];
 	uint32_t speculation[N_SPECULATION];
+	int64_t rare[CKPT_ARRAY_SIZE(rare)]; /* negative: this kernel does not have it */
 };
 
 /* Strict mode forbids the time stamp counter along with the system calls; it comes back with it. */
@@ -58,27 +59,36 @@ static bool is_strict(const struct ckpt_thread *th)
 	       ckpt_proc_field(status, "Seccomp", mode, sizeof(mode)) == 0 && !strcmp(mode, "1");
 }
 
-static int ask(struct ckpt_run *run, struct ckpt_thread *th, struct told *out,
-	       struct ckpt_error *err)
-{
-	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "task.thread");
-	int stack, tid, slack, bits, pdeath, name, person, spec = 0, odd = 0, r;
+/* The questions for it, and which operations they are. */
+struct asking {
+	struct ckpt_thread *th;
+	struct told *told;
+	struct ckpt_script *script;
+	int stack, tid, slack, bits, pdeath, name, person, speculation, rare;
+};
 
-	stack = ckpt_script_add(s, SYS_sigaltstack, CKPT_C(0), CKPT_OUT(sizeof(out->altstack)));
-	tid = ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_TID_ADDRESS), CKPT_OUT(sizeof(uint64_t)));
-	slack = ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_TIMERSLACK));
-	bits = ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_SECUREBITS));
-	pdeath =
+static int begin(struct ckpt_run *run, struct asking *a, struct ckpt_error *err)
+{
+	struct ckpt_script *s = a->script = ckpt_script_new(run, "task.thread");
+
+	a->stack =
+		ckpt_script_add(s, SYS_sigaltstack, CKPT_C(0), CKPT_OUT(sizeof(a->told->altstack)));
+	a->tid = ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_TID_ADDRESS),
+				 CKPT_OUT(sizeof(uint64_t)));
+	a->slack = ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_TIMERSLACK));
+	a->bits = ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_SECUREBITS));
+	a->pdeath =
 		ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_PDEATHSIG), CKPT_OUT(sizeof(uint32_t)));
-	name = ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_NAME), CKPT_OUT(sizeof(out->comm)));
-	person = ckpt_script_add(s, SYS_personality, CKPT_C(0xffffffff));
+	a->name =
+		ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_NAME), CKPT_OUT(sizeof(a->told->comm)));
+	a->person = ckpt_script_add(s, SYS_personality, CKPT_C(0xffffffff));
 	for (size_t i = 0; i < N_SPECULATION; i++) {
 		int op = ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_SPECULATION_CTRL),
 					 CKPT_C(speculation[i]), CKPT_C(0), CKPT_C(0), CKPT_C(0));
 
 		/* a kernel or processor without it */
 		ckpt_script_any(s);
-		spec = i ? spec : op;
+		a->speculation = i ? a->speculation : op;
 	}
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(rare); i++) {
 		int op = rare[i].by_pointer
@@ -88,38 +98,91 @@ static int ask(struct ckpt_run *run, struct ckpt_thread *th, struct told *out,
 						   CKPT_C(0), CKPT_C(0), CKPT_C(0));
 
 		ckpt_script_any(s);
-		odd = i ? odd : op;
+		a->rare = i ? a->rare : op;
 	}
-	r = ckpt_script_run(s, th, err);
-	if (r < 0)
-		return r;
-	memcpy(&out->altstack, ckpt_script_out(s, stack, 1), sizeof(out->altstack));
-	memcpy(&out->clear_tid, ckpt_script_out(s, tid, 1), sizeof(out->clear_tid));
-	memcpy(out->comm, ckpt_script_out(s, name, 1), sizeof(out->comm));
-	out->personality = (uint32_t)ckpt_script_result(s, person);
-	memcpy(&out->pdeath, ckpt_script_out(s, pdeath, 1), sizeof(out->pdeath));
-	out->timer_slack = (uint64_t)ckpt_script_result(s, slack);
-	out->securebits = (uint32_t)ckpt_script_result(s, bits);
+	return ckpt_script_begin(s, a->th, err);
+}
+
+static void take_answers(const struct asking *a)
+{
+	const struct ckpt_script *s = a->script;
+	struct told *out = a->told;
+
+	memcpy(&out->altstack, ckpt_script_out(s, a->stack, 1), sizeof(out->altstack));
+	memcpy(&out->clear_tid, ckpt_script_out(s, a->tid, 1), sizeof(out->clear_tid));
+	memcpy(out->comm, ckpt_script_out(s, a->name, 1), sizeof(out->comm));
+	out->personality = (uint32_t)ckpt_script_result(s, a->person);
+	memcpy(&out->pdeath, ckpt_script_out(s, a->pdeath, 1), sizeof(out->pdeath));
+	out->timer_slack = (uint64_t)ckpt_script_result(s, a->slack);
+	out->securebits = (uint32_t)ckpt_script_result(s, a->bits);
 	for (size_t i = 0; i < N_SPECULATION; i++) {
-		int64_t v = ckpt_script_result(s, spec + (int)i);
+		int64_t v = ckpt_script_result(s, a->speculation + (int)i);
 
 		out->speculation[i] = v < 0 ? 0 : (uint32_t)v;
 	}
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(rare); i++) {
-		int64_t v = ckpt_script_result(s, odd + (int)i);
+		int op = a->rare + (int)i;
 		uint32_t there;
 
-		if (v < 0)
+		out->rare[i] = ckpt_script_result(s, op);
+		if (out->rare[i] < 0 || !rare[i].by_pointer)
 			continue;
-		if (rare[i].by_pointer) {
-			memcpy(&there, ckpt_script_out(s, odd + (int)i, 1), sizeof(there));
-			v = there;
+		memcpy(&there, ckpt_script_out(s, op, 1), sizeof(there));
+		out->rare[i] = there;
+	}
+}
+
+/* Some threads at the same time. */
+static int ask_some(struct ckpt_run *run, struct asking *list, size_t n, struct ckpt_error *err)
+{
+	struct ckpt_error later = { 0 };
+	int r = 0, settled;
+
+	for (size_t i = 0; i < n && r == 0; i++)
+		r = begin(run, &list[i], err);
+	settled = ckpt_script_settle(run, r < 0 ? &later : err);
+	r = r < 0 ? r : settled;
+	for (size_t i = 0; i < n; i++) {
+		if (r == 0)
+			take_answers(&list[i]);
+		ckpt_script_free(list[i].script);
+	}
+	return r;
+}
+
+/* More are not under way together anyway, and their scripts need memory. */
+#define AT_ONCE 16
+
+/* All threads, in the order of records. */
+static int ask_all(struct ckpt_run *run, struct told *told, struct ckpt_error *err)
+{
+	struct asking list[AT_ONCE];
+	size_t n = 0;
+	int r = 0;
+
+	for (size_t i = 0; i < ckpt_task_count(run) && r == 0; i++) {
+		struct ckpt_task *t = ckpt_task_at(run, i);
+
+		for (size_t k = 0; k < t->n_threads && !t->zombie && r == 0; k++) {
+			list[n] = (struct asking){ .th = t->threads[k], .told = told };
+			told++;
+			n++;
+			if (n == AT_ONCE) {
+				r = ask_some(run, list, n, err);
+				n = 0;
+			}
 		}
-		if (v != rare[i].usual && !(rare[i].op == PR_GET_TSC && is_strict(th)))
+	}
+	return r == 0 && n ? ask_some(run, list, n, err) : r;
+}
+
+static void refuse_rare(struct ckpt_run *run, const struct ckpt_thread *th, const struct told *told)
+{
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(rare); i++)
+		if (told->rare[i] >= 0 && told->rare[i] != rare[i].usual &&
+		    !(rare[i].op == PR_GET_TSC && is_strict(th)))
 			task_refuse(run, th->task, "prctl", rare[i].object,
 				    "this setting is not saved", "run the program without it");
-	}
-	return 0;
 }
 
 /* Everything that one record points at. */
@@ -129,7 +192,7 @@ struct parts {
 	Ckpt__Task__Rseq rseq;
 	struct task_creds creds;
 	struct task_sched sched;
-	struct told told;
+	const struct told *told;
 	void *xstate;
 	char comm[32];
 	struct task_place place;
@@ -207,39 +270,36 @@ static int from_peek(struct ckpt_run *run, struct ckpt_thread *th, Ckpt__Task__T
 	return task_signals(peek->own, peek->n_own, &p->signals, &rec->pending, err);
 }
 
-static int from_task(struct ckpt_run *run, struct ckpt_thread *th, Ckpt__Task__Thread *rec,
-		     struct parts *p, struct ckpt_error *err)
+static void from_task(struct ckpt_run *run, struct ckpt_thread *th, Ckpt__Task__Thread *rec,
+		      struct parts *p)
 {
 	const struct ckpt_task *t = th->task;
 	bool locked = false;
-	int r = ask(run, th, &p->told, err);
 
-	if (r < 0)
-		return r;
-	if (!(p->told.altstack.flags & SS_DISABLE) &&
+	refuse_rare(run, th, p->told);
+	if (!(p->told->altstack.flags & SS_DISABLE) &&
 	    task_want(run, TASK_ALTSTACK, t, "alternate signal stack")) {
 		ckpt__task__alt_stack__init(&p->altstack);
-		p->altstack.sp = p->told.altstack.sp;
-		p->altstack.flags = p->told.altstack.flags & ~(uint32_t)SS_ONSTACK;
-		p->altstack.size = p->told.altstack.size;
+		p->altstack.sp = p->told->altstack.sp;
+		p->altstack.flags = p->told->altstack.flags & ~(uint32_t)SS_ONSTACK;
+		p->altstack.size = p->told->altstack.size;
 		rec->altstack = &p->altstack;
 	}
-	if (p->told.clear_tid && task_want(run, TASK_CLEAR_TID, t, "clear_child_tid"))
-		rec->clear_tid = p->told.clear_tid;
-	if (p->told.pdeath && task_want(run, TASK_PDEATH, t, "parent death signal"))
-		rec->pdeath_signal = p->told.pdeath;
-	rec->timer_slack = p->told.timer_slack;
+	if (p->told->clear_tid && task_want(run, TASK_CLEAR_TID, t, "clear_child_tid"))
+		rec->clear_tid = p->told->clear_tid;
+	if (p->told->pdeath && task_want(run, TASK_PDEATH, t, "parent death signal"))
+		rec->pdeath_signal = p->told->pdeath;
+	rec->timer_slack = p->told->timer_slack;
 	if (rec->timer_slack != DEFAULT_SLACK_NS &&
 	    !task_want(run, TASK_TIMERSLACK, t, "timer slack"))
 		rec->timer_slack = 0;
 	for (size_t i = 0; i < N_SPECULATION; i++)
-		locked |= (p->told.speculation[i] & PR_SPEC_PRCTL) &&
-			  !(p->told.speculation[i] & PR_SPEC_ENABLE);
+		locked |= (p->told->speculation[i] & PR_SPEC_PRCTL) &&
+			  !(p->told->speculation[i] & PR_SPEC_ENABLE);
 	if (locked && task_want(run, TASK_SPECULATION, t, "speculation control")) {
-		rec->speculation = p->told.speculation;
+		rec->speculation = (uint32_t *)(uintptr_t)p->told->speculation;
 		rec->n_speculation = N_SPECULATION;
 	}
-	return 0;
 }
 
 static int from_proc(struct ckpt_run *run, struct ckpt_thread *th, Ckpt__Task__Thread *rec,
@@ -255,7 +315,7 @@ static int from_proc(struct ckpt_run *run, struct ckpt_thread *th, Ckpt__Task__T
 	task_path(path, sizeof(path), th, "status");
 	if (ckpt_proc_read(t, path, &status, err) < 0)
 		return -err->err;
-	r = task_creds_read(status, p->told.securebits, &p->creds, err);
+	r = task_creds_read(status, p->told->securebits, &p->creds, err);
 	if (r < 0)
 		return r;
 	rec->credentials = &p->creds.msg;
@@ -264,7 +324,7 @@ static int from_proc(struct ckpt_run *run, struct ckpt_thread *th, Ckpt__Task__T
 		task_want(run, TASK_CREDS, t, "credentials");
 	if (p->creds.msg.no_new_privs && !task_want(run, TASK_NNP, t, "no_new_privs"))
 		p->creds.msg.no_new_privs = false;
-	rec->personality = p->told.personality;
+	rec->personality = p->told->personality;
 	if (rec->personality & PER_MASK)
 		task_refuse(run, t, "personality", "execution domain",
 			    "only PER_LINUX is supported", "run it without setarch(8)");
@@ -272,7 +332,7 @@ static int from_proc(struct ckpt_run *run, struct ckpt_thread *th, Ckpt__Task__T
 	    !task_want(run, TASK_PERSONALITY, t, "personality"))
 		rec->personality = 0;
 	if (task_want(run, TASK_COMM, t, "name"))
-		snprintf(p->comm, sizeof(p->comm), "%.15s", p->told.comm);
+		snprintf(p->comm, sizeof(p->comm), "%.15s", p->told->comm);
 	rec->comm = p->comm;
 	if (syscall(SYS_get_robust_list, th->tid, &head, &len) < 0)
 		return ckpt_fail_sys(err, errno, "thread %d: get_robust_list(2)", th->tid);
@@ -281,9 +341,10 @@ static int from_proc(struct ckpt_run *run, struct ckpt_thread *th, Ckpt__Task__T
 	return 0;
 }
 
-static int one(struct ckpt_run *run, struct ckpt_thread *th, uint32_t index, struct ckpt_error *err)
+static int one(struct ckpt_run *run, struct ckpt_thread *th, uint32_t index,
+	       const struct told *told, struct ckpt_error *err)
 {
-	__attribute__((cleanup(parts_free))) struct parts p = { 0 };
+	__attribute__((cleanup(parts_free))) struct parts p = { .told = told };
 	Ckpt__Task__Thread rec = CKPT__TASK__THREAD__INIT;
 	int r;
 
@@ -293,7 +354,7 @@ static int one(struct ckpt_run *run, struct ckpt_thread *th, uint32_t index, str
 	if (r == 0)
 		r = from_peek(run, th, &rec, &p, err);
 	if (r == 0)
-		r = from_task(run, th, &rec, &p, err);
+		from_task(run, th, &rec, &p);
 	if (r == 0)
 		r = from_proc(run, th, &rec, &p, err);
 	if (r == 0)
@@ -320,19 +381,32 @@ static int put_saved(struct ckpt_run *run, struct ckpt_error *err)
 	return ckpt_record_put(run, TASK_REC_SAVED, &rec.base, err);
 }
 
+static size_t count_threads(struct ckpt_run *run)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < ckpt_task_count(run); i++)
+		n += ckpt_task_at(run, i)->n_threads;
+	return n;
+}
+
 int task_collect(struct ckpt_run *run, struct ckpt_error *err)
 {
-	int r = put_saved(run, err);
+	CKPT_AUTO_FREE struct told *all = calloc(count_threads(run) + 1, sizeof(*all));
+	const struct told *told = all;
+	int r = all ? put_saved(run, err) : ckpt_fail_sys(err, ENOMEM, "threads");
 
 	if (r == 0)
 		r = task_places_collect(run, err);
+	if (r == 0)
+		r = ask_all(run, all, err);
 	for (size_t i = 0; i < ckpt_task_count(run) && r == 0; i++) {
 		struct ckpt_task *t = ckpt_task_at(run, i);
 
 		if (t->zombie)
 			continue;
 		for (size_t k = 0; k < t->n_threads && r == 0; k++)
-			r = one(run, t->threads[k], (uint32_t)k, err);
+			r = one(run, t->threads[k], (uint32_t)k, told++, err);
 		if (r == 0)
 			r = task_collect_process(run, t, err);
 		if (r < 0)
