@@ -8,22 +8,36 @@
 
 #include <ckpt/cleanup.h>
 
+#include "engine/run.h"
 #include "process/script.h"
+#include "process/set.h"
 
 #define MAX_BUFFER (32u << 10)
 
+/*
+ * The script that was freed last is kept: fresh memory for another one's operations, three
+ * pages, costs more than to write and run it. Not one that was long.
+ */
+#define KEPT_OPS  64
+#define KEPT_DATA (16u << 10)
+
 struct ckpt_script *ckpt_script_new(struct ckpt_run *run, const char *name)
 {
-	struct ckpt_script *s = calloc(1, sizeof(*s));
+	struct proc_set *ps = run ? run_procs(run) : NULL;
+	struct ckpt_script *s = ps && ps->spare ? ckpt_steal_ptr(&ps->spare) : NULL;
 
+	if (!s)
+		s = calloc(1, sizeof(*s));
 	if (s) {
 		s->run = run;
+		s->n = s->data_len = s->n_pointers = 0;
+		s->failed = 0;
 		snprintf(s->name, sizeof(s->name), "%s", name);
 	}
 	return s;
 }
 
-void ckpt_script_free(struct ckpt_script *s)
+void script_destroy(struct ckpt_script *s)
 {
 	if (!s)
 		return;
@@ -31,6 +45,16 @@ void ckpt_script_free(struct ckpt_script *s)
 	free(s->data);
 	free(s->pointers);
 	free(s);
+}
+
+void ckpt_script_free(struct ckpt_script *s)
+{
+	struct proc_set *ps = s && s->run ? run_procs(s->run) : NULL;
+
+	if (ps && !ps->spare && s->cap <= KEPT_OPS && s->data_cap <= KEPT_DATA)
+		ps->spare = s;
+	else
+		script_destroy(s);
 }
 
 /* Room for a buffer of `len` bytes in the script's data; its offset, or -1. */

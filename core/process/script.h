@@ -42,6 +42,8 @@ struct ckpt_script {
 	int failed; /* what went wrong while it was built */
 };
 
+/* Free it, and do not keep it for the next. */
+void script_destroy(struct ckpt_script *s);
 /* "mmap(0x7000, 4096, ...) = 0x7000" into buf. */
 void script_format(const struct ckpt_script *s, const struct script_op *op, char *buf, size_t size);
 

@@ -12,6 +12,7 @@
 
 #include "engine/run.h"
 #include "process/ns.h"
+#include "process/script.h"
 #include "process/set.h"
 
 /* Two descriptors a task, and every file of a restore: the usual soft limit is too low. */
@@ -91,6 +92,7 @@ void proc_free(struct proc_set *ps)
 	mount_tables_free(&ps->mounts);
 	segment_free(ps->seg);
 	keeper_stop(&ps->keeper);
+	script_destroy(ps->spare);
 	if (ps->self_pidfd >= 0)
 		close(ps->self_pidfd);
 	for (int i = 0; i < 2; i++)

@@ -99,7 +99,7 @@ struct proc_set {
 	bool seized;
 	/*
 	 * dump: counts what we do to the stopped tree; 0 while it is not stopped. Within one phase
-	 * texts of /proc stay what they are.
+	 * texts of /proc stay what they are, but for pending signals.
 	 */
 	unsigned phase;
 	struct ns_table *ns;
@@ -120,6 +120,7 @@ struct proc_set {
 	int channel[2]; /* sockets: the engine's end, and the one that all skeletons have */
 	pid_t newborn;	/* cloned last, stopped, not yet seated */
 	void *birth;	/* the stack on which the root was born */
+	struct ckpt_script *spare; /* one that was freed, for its memory; or NULL */
 };
 
 static inline struct task_node *node_of(const struct ckpt_task *t)
