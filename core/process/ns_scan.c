@@ -185,15 +185,19 @@ static int look(struct ns_table *t, const struct ckpt_thread *th, const struct l
 	return *out ? 0 : -err->err;
 }
 
-/* `first`: the seat of the first living thread of the process, or NULL. */
+/*
+ * `first`: a seat of the process of which what all threads have in common is known, or NULL.
+ * *known: it is so of this one.
+ */
 static int one_thread(struct proc_set *ps, const struct found *f, const struct ckpt_ns_seat *first,
-		      struct ckpt_ns_seat *seat, struct ckpt_error *err)
+		      struct ckpt_ns_seat *seat, bool *known, struct ckpt_error *err)
 {
 	const struct ckpt_thread *th = f->th;
 	struct ns_table *t = ps->ns;
 	struct ckpt_task *task = th->task;
 	bool dead = th->dead || task->zombie;
 
+	*known = !dead;
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(links); i++) {
 		const struct link *l = &links[i];
 		struct ckpt_ns *own = *slot(&t->own, l), **s = slot(seat, l);
@@ -216,6 +220,7 @@ static int one_thread(struct proc_set *ps, const struct found *f, const struct c
 				return -why.err;
 			}
 			*s = own;
+			*known = false;
 		}
 		if (!(*s)->member && l->at < offsetof(struct ckpt_ns_seat, pid_for_children))
 			(*s)->member = task;
@@ -229,18 +234,20 @@ static int one_task(struct proc_set *ps, const struct ckpt_task *task, const str
 {
 	size_t n = task->n_threads ? task->n_threads : 1, alive = 0;
 	struct ns_task *seats = ns_append_task(ps->ns, task->id, n, err);
-	bool alike = true;
+	const struct ckpt_ns_seat *first = NULL;
+	bool alike = true, known;
 
 	if (!seats)
 		return -ENOMEM;
 	while (alive + 1 < task->n_threads && task->threads[alive]->dead)
 		alive++;
 	for (size_t k = 0; k < n; k++) {
-		const struct ckpt_ns_seat *first = k > alive ? &seats->seats[alive] : NULL;
-		int r = one_thread(ps, &found[k], first, &seats->seats[k], err);
+		int r = one_thread(ps, &found[k], first, &seats->seats[k], &known, err);
 
 		if (r)
 			return r;
+		if (!first && known)
+			first = &seats->seats[k];
 		if (k > alive && !found[k].th->dead)
 			alike &= !memcmp(&seats->seats[alive], &seats->seats[k],
 					 sizeof(*seats->seats));

@@ -3,6 +3,7 @@
  * What only ptrace shows: queued signals, rseq, the call behind a restart. The
  * thread has to be in a stop for that, so it is taken before the agents go in.
  */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,8 +29,8 @@ struct peek_args {
 	int32_t nr;
 };
 
-static int queue(const struct ckpt_thread *th, uint32_t flags, siginfo_t **out, size_t *n,
-		 struct ckpt_error *err)
+int task_queue(const struct ckpt_thread *th, uint32_t flags, siginfo_t **out, size_t *n,
+	       struct ckpt_error *err)
 {
 	for (;;) {
 		/* nearly all queues are empty, and room for a full one would be two pages a thread
@@ -98,32 +99,44 @@ static int pending(const char *status, const char *key, uint64_t *set, struct ck
 	return 0;
 }
 
-/* One queue: its entries, then what has none. One of which no bit is set is empty. */
-static int signals_of(const struct ckpt_thread *th, const char *status, const char *key,
-		      uint32_t flags, siginfo_t **list, size_t *n, struct ckpt_error *err)
+/* What is pending changes in a task that stands still: not the text that is kept. */
+static int read_status(const struct ckpt_thread *th, char *text, size_t size,
+		       struct ckpt_error *err)
 {
-	uint64_t set = 0;
-	int r = pending(status, key, &set, err);
-
-	if (r == 0 && set)
-		r = queue(th, flags, list, n, err);
-	return r < 0 || !set ? r : bare_signals(set, list, n, err);
-}
-
-static int signals(const struct ckpt_thread *th, bool leader, struct task_peek *p,
-		   struct ckpt_error *err)
-{
-	CKPT_AUTO_FREE char *text = NULL;
+	CKPT_AUTO_FD int fd = -1;
 	char path[64];
-	int r;
+	ssize_t n;
 
 	task_path(path, sizeof(path), th, "status");
-	if (ckpt_proc_read(th->task, path, &text, err) < 0)
-		return -err->err;
-	r = signals_of(th, text, "SigPnd", 0, &p->own, &p->n_own, err);
+	fd = openat(th->task->procfd, path, O_RDONLY | O_CLOEXEC);
+	n = fd < 0 ? -1 : read(fd, text, size - 1);
+	if (n < 0)
+		return ckpt_fail_sys(err, errno, "/proc/%d/%s", th->task->pid, path);
+	text[n] = 0;
+	return 0;
+}
+
+/* A task's groups may make it long: the sets are behind them. */
+#define STATUS_ROOM (256u << 10)
+
+static int signals(const struct ckpt_thread *th, bool leader, char *text, struct task_peek *p,
+		   struct ckpt_error *err)
+{
+	uint64_t own = 0, shared = 0;
+	int r = task_queue(th, 0, &p->own, &p->n_own, err);
+
 	if (r == 0 && leader)
-		r = signals_of(th, text, "ShdPnd", PTRACE_PEEKSIGINFO_SHARED, &p->shared,
-			       &p->n_shared, err);
+		r = task_queue(th, PTRACE_PEEKSIGINFO_SHARED, &p->shared, &p->n_shared, err);
+	if (r == 0)
+		r = read_status(th, text, STATUS_ROOM, err);
+	if (r == 0)
+		r = pending(text, "SigPnd", &own, err);
+	if (r == 0)
+		r = bare_signals(own, &p->own, &p->n_own, err);
+	if (r == 0 && leader)
+		r = pending(text, "ShdPnd", &shared, err);
+	if (r == 0 && leader)
+		r = bare_signals(shared, &p->shared, &p->n_shared, err);
 	drop_unblockable(p, p->own, &p->n_own);
 	drop_unblockable(p, p->shared, &p->n_shared);
 	return r;
@@ -145,8 +158,8 @@ static void refuse_dispatch(struct ckpt_run *run, const struct ckpt_thread *th)
 		    "PR_SET_SYSCALL_USER_DISPATCH is not saved", "dump without it");
 }
 
-static int one(struct ckpt_run *run, const struct ckpt_thread *th, bool leader, struct task_peek *p,
-	       struct ckpt_error *err)
+static int one(struct ckpt_run *run, const struct ckpt_thread *th, bool leader, char *text,
+	       struct task_peek *p, struct ckpt_error *err)
 {
 	char object[64];
 
@@ -162,7 +175,7 @@ static int one(struct ckpt_run *run, const struct ckpt_thread *th, bool leader, 
 			    "the call it restarts cannot be told from its code",
 			    "dump again when it has gone on");
 	}
-	return signals(th, leader, p, err);
+	return signals(th, leader, text, p, err);
 }
 
 static int by_tid(const void *a, const void *b)
@@ -175,16 +188,18 @@ static int by_tid(const void *a, const void *b)
 int task_peek(struct ckpt_run *run, struct ckpt_error *err)
 {
 	struct task_state *st = task_state(run, err);
+	CKPT_AUTO_FREE char *text = NULL;
 	size_t n = 0;
 
 	if (!st)
 		return -err->err;
 	if (ckpt_is_live(run))
 		return 0;
+	text = malloc(STATUS_ROOM);
 	for (size_t i = 0; i < ckpt_task_count(run); i++)
 		n += ckpt_task_at(run, i)->n_threads;
 	st->peeks = calloc(n + 1, sizeof(*st->peeks));
-	if (!st->peeks)
+	if (!st->peeks || !text)
 		return ckpt_fail_sys(err, ENOMEM, "%zu threads", n);
 	for (size_t i = 0; i < ckpt_task_count(run); i++) {
 		const struct ckpt_task *t = ckpt_task_at(run, i);
@@ -193,7 +208,8 @@ int task_peek(struct ckpt_run *run, struct ckpt_error *err)
 			int r = 0;
 
 			if (!t->threads[k]->dead)
-				r = one(run, t->threads[k], k == 0, &st->peeks[st->n_peeks++], err);
+				r = one(run, t->threads[k], k == 0, text, &st->peeks[st->n_peeks++],
+					err);
 			if (r < 0)
 				return r;
 		}

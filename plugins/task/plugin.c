@@ -28,10 +28,15 @@ static const struct ckpt_field_rule rules[] = {
 static const struct ckpt_step steps[] = {
 	{ CKPT_DUMP, "survey", "refuse what of a task's state cannot be saved", LIST("seized"),
 	  LIST("surveyed"), NULL, task_survey, NULL },
+	/* late: what goes off between that and task.collect is refused by task.due */
 	{ CKPT_DUMP | CKPT_VERIFY, "peek", "queued signals and rseq, by ptrace", LIST("seized"),
-	  LIST("surveyed"), NULL, task_peek, NULL },
+	  LIST("surveyed"),
+	  LIST("fd.survey", "mem.survey", "mnt.survey", "ns.survey", "pid.survey"), task_peek,
+	  NULL },
 	{ CKPT_DUMP | CKPT_VERIFY, "collect", "save threads and processes", LIST("surveyed"),
 	  LIST("collected"), NULL, task_collect, NULL },
+	{ CKPT_DUMP, "due", "timers that went off meanwhile", LIST("collected"),
+	  LIST("memory-saved"), NULL, task_due, NULL },
 	{ CKPT_RESTORE, "plan", "check values, privileges and processor", LIST("loaded"),
 	  LIST("planned"), LIST("ns.plan"), task_plan, NULL },
 	{ CKPT_RESTORE, "ids", "ids and directories that a user namespace does not allow",
@@ -88,6 +93,8 @@ static const struct ckpt_need needs[] = {
 	{ NULL, false, NULL },
 };
 
+static const char *const passing[] = { "timer-due", NULL };
+
 CKPT_PLUGIN{
 	CKPT_PLUGIN_HEADER,
 	.name = "task",
@@ -101,5 +108,6 @@ CKPT_PLUGIN{
 	.steps = steps,
 	.extensions = extensions,
 	.needs = needs,
+	.passing = passing,
 	.state_free = task_state_free,
 };

@@ -4,6 +4,7 @@
 #define PLUGIN_TASK_H
 
 #include <signal.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 
 #include <ckpt/pid.h>
@@ -249,6 +250,10 @@ void task_restart(struct user_regs_struct *regs, uint32_t restarted, bool signal
 
 int task_survey(struct ckpt_run *run, struct ckpt_error *err);
 int task_peek(struct ckpt_run *run, struct ckpt_error *err);
+/* Append what is queued for a stopped thread, or with PTRACE_PEEKSIGINFO_SHARED its process. */
+int task_queue(const struct ckpt_thread *th, uint32_t flags, siginfo_t **out, size_t *n,
+	       struct ckpt_error *err);
+int task_due(struct ckpt_run *run, struct ckpt_error *err);
 int task_collect(struct ckpt_run *run, struct ckpt_error *err);
 int task_collect_process(struct ckpt_run *run, const struct ckpt_task *t, struct ckpt_error *err);
 int task_plan(struct ckpt_run *run, struct ckpt_error *err);
