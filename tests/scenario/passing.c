@@ -14,8 +14,10 @@
 #include <sys/inotify.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static int watcher, file, listener, client, ends[2];
@@ -101,6 +103,35 @@ static void creator_go(void)
 	close(ends[1]);
 }
 
+/* ---- a timer that goes off once, a little later each time ------------------------------------ */
+
+static void timer_init(void)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGALRM);
+	MUST(sigprocmask(SIG_BLOCK, &set, NULL));
+}
+
+static void timer_come(void)
+{
+	static int times;
+	const struct itimerval soon = { .it_value.tv_usec = 5000 * ++times };
+
+	CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0, "setitimer: %s", strerror(errno));
+}
+
+static void timer_go(void)
+{
+	const struct timespec patience = { .tv_sec = 30 };
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGALRM);
+	CHECK(sigtimedwait(&set, NULL, &patience) == SIGALRM, "no SIGALRM: %s", strerror(errno));
+}
+
 static const struct passing {
 	const char *name;
 	void (*init)(void), (*come)(void), (*go)(void);
@@ -108,6 +139,7 @@ static const struct passing {
 	{ "event", event_init, event_come, event_go },
 	{ "connection", connection_init, connection_come, connection_go },
 	{ "creator", NULL, creator_come, creator_go },
+	{ "timer", timer_init, timer_come, timer_go },
 }, *what;
 
 static void check(void)

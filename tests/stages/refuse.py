@@ -144,6 +144,17 @@ def passing(context, test, what):
     victim.check("saved")
 
 
+def due(context, test):
+    """A timer that goes off while the tree is looked at: armed in the image, or its signal is pending."""
+    victim, ckpt = Victim(test, context.scenario("passing"), args=["timer"]), context.ckpt()
+    for number in range(10):
+        victim.check("armed")
+        ckpt.dump(test, victim.pid, test.dir / f"image-{number}", "--leave-running")
+        shown = ckpt.run(test, "show", test.dir / f"image-{number}", "--plugin", "task").out
+        expect("itimers[" in shown or "pending[" in shown, f"round {number}: the timer is not in the image")
+        victim.check("gone off")
+
+
 def tests(context):
     """One for each mode, and one with many."""
     try:
@@ -155,5 +166,6 @@ def tests(context):
                lambda test, name=name, pattern=pattern: refused(context, test, [name], [pattern]))
     for what in ("event", "connection", "creator"):
         yield f"refuse/passing-{what}", lambda test, what=what: passing(context, test, what)
+    yield "refuse/timer-due", lambda test: due(context, test)
     yield "refuse/network", lambda test: network(context, test)
     yield "refuse/all-at-once", lambda test: all_at_once(context, test, patterns)
