@@ -114,9 +114,7 @@ static int run_step(struct ckpt_run *run, const struct graph_node *n, struct ckp
 	/* one that fails half-way has something to take back too */
 	run->ran[run->n_ran++] = n;
 	run->current = n->plugin;
-	r = n->step->fn(run, err);
-	if (ckpt_script_settle(run, r < 0 ? NULL : err) < 0 && r >= 0)
-		r = -err->err;
+	r = flights_settle(run, n->step->fn(run, err), err);
 	run->current = NULL;
 	/*
 	 * A step may hand up what ckpt_refuse() returned: its blocker is on the

@@ -46,10 +46,18 @@ int agent_post(struct ckpt_agent *a, uint32_t command, struct ckpt_error *err)
 	if (a->state != THREAD_SEATED)
 		return ckpt_fail(err, EINVAL, "thread %d has no agent", (int)a->th->tid);
 	a->seat->command = command;
+	a->posted = time(NULL);
 	a->seq++;
 	__atomic_store_n(&a->seat->seq, a->seq, __ATOMIC_RELEASE);
 	futex(&a->seat->seq, FUTEX_WAKE, 1, NULL);
 	return 0;
+}
+
+static int seat_died(struct ckpt_agent *a, struct ckpt_error *err)
+{
+	a->state = THREAD_GONE;
+	return ckpt_fail_sys(err, ESRCH, "thread %d died while the agent was in it",
+			     (int)a->th->tid);
 }
 
 /* Something happened to a seated thread that the agent did not report. */
@@ -57,11 +65,8 @@ static int handle_event(struct ckpt_agent *a, int status, struct ckpt_error *err
 {
 	int sig = WSTOPSIG(status), event = status >> 16;
 
-	if (!WIFSTOPPED(status)) {
-		a->state = THREAD_GONE;
-		return ckpt_fail_sys(err, ESRCH, "thread %d died while the agent was in it",
-				     (int)a->th->tid);
-	}
+	if (!WIFSTOPPED(status))
+		return seat_died(a, err);
 	if (event == PTRACE_EVENT_FORK || event == PTRACE_EVENT_VFORK ||
 	    event == PTRACE_EVENT_CLONE)
 		return skeleton_adopt(a, err);
@@ -86,7 +91,8 @@ static bool agent_is_done(const struct ckpt_agent *a)
 int agent_wait(struct ckpt_agent *a, struct ckpt_error *err)
 {
 	struct timespec slice = { 0, SHORT_SLICE };
-	time_t deadline = time(NULL) + SCRIPT_PATIENCE;
+	/* of those that are under way together none is waited for much longer than the others */
+	const time_t deadline = a->posted + SCRIPT_PATIENCE;
 	uint32_t done;
 
 	/* most scripts are short: two sleeps would cost more than they do */
@@ -111,6 +117,8 @@ int agent_wait(struct ckpt_agent *a, struct ckpt_error *err)
 			futex(&a->seat->seq, FUTEX_WAKE, 1, NULL);
 		if (slice.tv_nsec < LONG_SLICE)
 			slice.tv_nsec *= 2;
+		else if (!agent_is_done(a) && is_exiting(a->th))
+			return seat_died(a, err);
 	}
 	return 0;
 }
@@ -300,6 +308,7 @@ static int prepare_seat(struct task_node *t, struct ckpt_thread *th, bool first,
 	a->seat->n_ops = 0;
 	a->seat->command = AGENT_RUN;
 	a->seat->seq = a->seq = 1;
+	a->posted = time(NULL);
 	/* announced before it is sent: the one that unmaps waits for it */
 	__atomic_store_n(&a->seat->taken, 1, __ATOMIC_RELEASE);
 	return 0;

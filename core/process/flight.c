@@ -224,6 +224,20 @@ int ckpt_script_settle(struct ckpt_run *run, struct ckpt_error *err)
 	return r;
 }
 
+int flights_settle(struct ckpt_run *run, int r, struct ckpt_error *err)
+{
+	struct ckpt_error posted = { 0 };
+
+	if (ckpt_script_settle(run, &posted) >= 0)
+		return r;
+	if (r < 0) {
+		ckpt_hint(err, "what may have been the reason: %s", posted.text);
+		return r;
+	}
+	*err = posted;
+	return -posted.err;
+}
+
 int execute_last(struct ckpt_script *s, struct ckpt_thread *th, struct ckpt_error *err)
 {
 	struct flights *all;

@@ -9,7 +9,10 @@
 
 #include <ckpt/script.h>
 
-/* Two processors are kept busy by fewer; each has pages of the script area of its own. */
+/*
+ * Some for each processor. Each takes a part of the script area of its own, and the first
+ * touch of a page costs more than a short script.
+ */
 #define MAX_FLIGHTS 16
 
 struct flight {

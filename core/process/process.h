@@ -47,6 +47,11 @@ int proc_check_place(struct proc_set *ps, struct ckpt_error *err);
 int proc_prepare(struct proc_set *ps, struct ckpt_error *err);
 /* Apply the final states, unmap the agents, let all tasks run. */
 int proc_run(struct proc_set *ps, pid_t *root, struct ckpt_error *err);
+/*
+ * After a step that returned r: wait for the scripts that it posted, and report the first
+ * failure. The step's own may be what followed from it: then that is its hint.
+ */
+int flights_settle(struct ckpt_run *run, int r, struct ckpt_error *err);
 /* Kill every skeleton and reap what is ours. */
 void proc_abort(struct proc_set *ps);
 

@@ -283,14 +283,11 @@ int proc_run(struct proc_set *ps, pid_t *root, struct ckpt_error *err)
 	static int (*const stages[])(struct ckpt_run *, struct ckpt_task *, struct ckpt_error *) = {
 		begin_stop, end_stop, start_unmap, catch_unmap, end_unmap, apply_finals, let_go,
 	};
-	int r, settled;
+	int r;
 
 	if (!ps->n)
 		return ckpt_fail(err, EINVAL, "no plugin made a task");
-	r = each_alive(ps, drop_transport, err);
-	settled = ckpt_script_settle(ps->run, r ? NULL : err);
-	if (!r)
-		r = settled;
+	r = flights_settle(ps->run, each_alive(ps, drop_transport, err), err);
 	for (size_t i = 0; !r && i < CKPT_ARRAY_SIZE(stages); i++)
 		r = each_alive(ps, stages[i], err);
 	if (r)

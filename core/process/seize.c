@@ -69,7 +69,7 @@ static bool is_dead_leader(const struct ckpt_task *t)
 
 static int collect_stop(struct ckpt_thread *th, struct ckpt_error *err);
 
-static bool is_exiting(const struct ckpt_thread *th)
+bool is_exiting(const struct ckpt_thread *th)
 {
 	struct ckpt_error ignored = { 0 };
 	CKPT_AUTO_FREE char *stat = NULL;

@@ -48,6 +48,7 @@ struct ckpt_agent {
 	struct agent_seat *seat; /* engine's address; while seated */
 	uint64_t seat_addr;	 /* task's address of it */
 	uint32_t seq;
+	time_t posted;		      /* when, of that number */
 	struct rescue_thread *rescue; /* what the keeper knows of it; NULL: nothing */
 	uint64_t word_at, word;	      /* what the way in overwrote, below the red zone */
 	void *xstate;		      /* dump: its own, read before the agent came; owned */
@@ -200,6 +201,10 @@ int proc_read_ahead(struct proc_set *ps, struct ckpt_error *err);
 int read_xstate(struct ckpt_agent *a, struct ckpt_error *err);
 
 /* seize.c */
+/*
+ * Has that thread exited? waitpid(2) tells of a leader only when all other threads are reaped.
+ */
+bool is_exiting(const struct ckpt_thread *th);
 /* Is it dead, or dying for certain? Reaps what is ours to reap. */
 bool is_dead(const struct ckpt_task *t);
 /* Give pid 1 some seconds to reap what it has inherited, so that numbers get free. */

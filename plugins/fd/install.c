@@ -192,22 +192,18 @@ static int portion_open(struct ckpt_run *run, struct portion *po, struct ckpt_er
 	return 0;
 }
 
-/* What is fetched is. */
-static int portion_close(struct ckpt_run *run, struct portion *po, struct ckpt_error *err)
+static void portion_close(struct portion *po)
 {
-	int r = ckpt_script_settle(run, err);
-
 	for (size_t k = 0; po->n && k < PORTION; k++)
 		if (po->fds[k] >= 0)
 			close(po->fds[k]);
 	po->n = 0;
-	return r;
 }
 
 static int install_all(struct ckpt_run *run, struct place *p, size_t n, struct ckpt_error *err)
 {
 	struct portion two[2] = { { .n = 0 }, { .n = 0 } };
-	int r = 0, closed;
+	int r = 0;
 
 	for (size_t i = 0, turn = 0; i < n && !r; turn++) {
 		struct portion *po = &two[turn % 2];
@@ -215,18 +211,19 @@ static int install_all(struct ckpt_run *run, struct place *p, size_t n, struct c
 		portion_cut(po, p + i, n - i);
 		i += po->n;
 		r = portion_open(run, po, err);
+		/* what is fetched is */
 		if (!r)
-			r = portion_close(run, &two[(turn + 1) % 2], err);
+			r = ckpt_script_settle(run, err);
+		portion_close(&two[(turn + 1) % 2]);
 		if (r)
 			break;
 		qsort(po->p, po->n, sizeof(*po->p), by_task);
 		r = install_tasks(run, po->p, po->n, po->first, po->fds, err);
 	}
-	for (size_t k = 0; k < 2; k++) {
-		closed = portion_close(run, &two[k], r ? NULL : err);
-		if (!r)
-			r = closed;
-	}
+	if (!r)
+		r = ckpt_script_settle(run, err);
+	portion_close(&two[0]);
+	portion_close(&two[1]);
 	return r;
 }
 

@@ -316,6 +316,31 @@ static void test_in_and_out(void **state)
 	ckpt_free(ctx);
 }
 
+/* Of a leader that is killed nobody hears while the other threads are not reaped. */
+static void test_killed_victim(void **state)
+{
+	struct ckpt_error err = { 0 };
+	struct ckpt_script *s;
+	struct ckpt_run run;
+	struct ckpt *ctx;
+	pid_t pid = start_victim();
+
+	must(ckpt_new(&ctx, NULL, NULL, &err), &err);
+	keep(&run, ctx);
+	must(proc_get_ready(run.procs, &err), &err);
+	must(proc_seize(run.procs, pid, &err), &err);
+	must(proc_agents_in(run.procs, &err), &err);
+	kill(pid, SIGKILL);
+	s = ckpt_script_new(&run, "test");
+	ckpt_script_add0(s, SYS_getpid);
+	assert_int_equal(ckpt_script_run(s, ckpt_task_at(&run, 0)->threads[0], &err), -ESRCH);
+	ckpt_script_free(s);
+	proc_free(run.procs);
+	while (waitpid(-1, NULL, __WALL) > 0)
+		;
+	ckpt_free(ctx);
+}
+
 /*
  * The task has no room for the agent: the dump fails, and the program keeps its
  * action for SIGSEGV.
@@ -410,6 +435,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_in_and_out),
 		cmocka_unit_test(test_no_room),
+		cmocka_unit_test(test_killed_victim),
 		cmocka_unit_test(test_killed_keepers),
 	};
 
