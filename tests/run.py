@@ -36,6 +36,8 @@ def arguments():
                         help="each system call of ckpt fails in turn: printed, and written to docs/faults.md")
     parser.add_argument("--fault-most", type=int, metavar="N",
                         help="with --fault-all: of each system call only N, evenly over the run")
+    parser.add_argument("--kills", type=int, metavar="N",
+                        help="kill N dumps and N restores of each victim: counted in docs/faults.md")
     parser.add_argument("--list", action="store_true", help="print the names and run nothing")
     return parser.parse_args()
 
@@ -48,6 +50,8 @@ def chosen(args):
         return ("build", "switch_off")
     if args.fault_all:
         return ("build", "fault_all")
+    if args.kills:
+        return ("build", "kill")
     return ("build", "boxes") if args.repeat else STAGES
 
 
@@ -59,7 +63,7 @@ def main():
     proc.start_afresh()
     proc.become_subreaper()
     proc.own_ipc_namespace()
-    run = context.Context(args.build, args.quick, args.seed, args.apps, args.fault_most)
+    run = context.Context(args.build, args.quick, args.seed, args.apps, args.fault_most, args.kills)
     results = report.Report(args.only, args.repeat or 1)
     print(f"seed {args.seed}", flush=True)
     for stage in chosen(args):
@@ -76,6 +80,8 @@ def main():
         return 0
     if args.repeat:
         tables.repeats(results, args.stage)
+    if args.kills:
+        tables.kills(results)
     if args.switch_off:
         tables.switch_off(run, results, args.stage)
     return results.summary()

@@ -102,6 +102,9 @@ int agent_wait(struct ckpt_agent *a, struct ckpt_error *err)
 		int status;
 		pid_t r = (pid_t)INSIST(tracer_wait(a->tracer, a->th->tid, &status));
 
+		if (r < 0 && a->tracer)
+			return ckpt_fail_sys(err, errno, "thread %d: asking its tracer",
+					     (int)a->th->tid);
 		if (r > 0) {
 			int e = handle_event(a, status, err);
 
@@ -711,6 +714,11 @@ static int free_last(struct task_node *t, struct ckpt_error *err)
 
 static void forget_segment(struct task_node *t)
 {
+	/* the keeper takes out whom we could not, when we let go of it */
+	if (t->stuck && is_guarded(t)) {
+		t->ps->keeper.left = true;
+		return;
+	}
 	rescue_forget(t);
 	segment_free(t->seg);
 	t->seg = NULL;

@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <sys/ipc.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -144,11 +145,36 @@ static inline SPAWN_PART int64_t make_there(const struct request *rq)
 	return fd < 0 ? fd : r;
 }
 
+#define SEIZE_PATIENCE 10 /* seconds */
+
+/*
+ * A thread in execve(2) cannot be seized before all others of its task are gone, and they are not
+ * gone before their tracer has taken note of it: if that is the keeper, only its end helps. None of
+ * its threads is in an agent as long as there are some to be seized.
+ */
 static inline SPAWN_PART int64_t serve(const struct request *rq)
 {
+	const bool may_hang = rq->nr == SYS_ptrace && rq->args[0] == PTRACE_SEIZE;
+	int64_t r;
+
 	if (rq->length)
 		return make_there(rq);
-	return sys6(rq->nr, rq->args[0], rq->args[1], rq->args[2], rq->args[3], 0, 0);
+	if (may_hang)
+		sys6(SYS_alarm, SEIZE_PATIENCE, 0, 0, 0, 0, 0);
+	r = sys6(rq->nr, rq->args[0], rq->args[1], rq->args[2], rq->args[3], 0, 0);
+	if (may_hang)
+		sys6(SYS_alarm, 0, 0, 0, 0, 0, 0);
+	return r;
+}
+
+/* Let SIGALRM end it. */
+static inline SPAWN_PART void be_mortal(void)
+{
+	const uint64_t by_default[4] = { 0 }, alarm_only = 1ULL << (SIGALRM - 1);
+
+	sys6(SYS_rt_sigaction, SIGALRM, (int64_t)(uintptr_t)by_default, 0, sizeof(uint64_t), 0, 0);
+	sys6(SYS_rt_sigprocmask, SIG_UNBLOCK, (int64_t)(uintptr_t)&alarm_only, 0,
+	     sizeof(alarm_only), 0, 0);
 }
 
 /* It shares our memory (spawn.h), which so stays for as long as it lives. */
@@ -159,6 +185,7 @@ static SPAWN_CHILD void keep(void *arg)
 	struct request rq;
 	int64_t n;
 
+	be_mortal();
 	sys6(SYS_setsid, 0, 0, 0, 0, 0, 0);
 	sys6(SYS_prctl, PR_SET_NAME, (int64_t)(uintptr_t) "ckpt-keeper", 0, 0, 0, 0);
 	sys6(SYS_dup2, k->theirs, 0, 0, 0, 0, 0);
@@ -167,13 +194,16 @@ static SPAWN_CHILD void keep(void *arg)
 	while ((n = sys6(SYS_recvfrom, 0, (int64_t)(uintptr_t)&rq, sizeof(rq), 0, 0, 0)) != 0) {
 		struct reply reply = { 0 };
 
-		if (n == -EINTR)
+		/* an error is not the engine's end: that is when there is nothing to read any more
+		 */
+		if (n < 0)
 			continue;
 		reply.number = rq.number;
 		reply.result = n == sizeof(rq) ? serve(&rq) : -EPROTO;
-		if (sys6(SYS_sendto, 0, (int64_t)(uintptr_t)&reply, sizeof(reply), MSG_NOSIGNAL, 0,
-			 0) < 0)
-			break;
+		do
+			n = sys6(SYS_sendto, 0, (int64_t)(uintptr_t)&reply, sizeof(reply),
+				 MSG_NOSIGNAL, 0, 0);
+		while (n < 0 && n != -EPIPE && n != -ECONNRESET);
 	}
 	tell(__atomic_load_n(&k->kept, __ATOMIC_ACQUIRE));
 	rescue_all(__atomic_load_n(&k->rescue, __ATOMIC_ACQUIRE));
@@ -207,7 +237,7 @@ int keeper_start(struct keeper *k, struct ckpt_error *err)
 }
 
 /* Who asks must not be left without an answer by a signal, or by one call that failed. */
-static int64_t ask(struct keeper *k, struct request *rq)
+static int64_t ask_alone(struct keeper *k, struct request *rq)
 {
 	struct reply reply = { 0 };
 	long n;
@@ -224,6 +254,16 @@ static int64_t ask(struct keeper *k, struct request *rq)
 	if (n != sizeof(reply))
 		return n < 0 ? -errno : -EPIPE;
 	return reply.result;
+}
+
+static int64_t ask(struct keeper *k, struct request *rq)
+{
+	int64_t r;
+
+	pthread_mutex_lock(&k->asking);
+	r = ask_alone(k, rq);
+	pthread_mutex_unlock(&k->asking);
+	return r;
 }
 
 long keeper_call(struct keeper *k, long nr, long a, long b, long c, long d)
@@ -257,9 +297,17 @@ void keeper_stop(struct keeper *k)
 
 	if (k->pid <= 0)
 		return;
-	r = ckpt_end_child(k->pid);
+	if (k->left) {
+		/* it hears of our end, and ends itself; that is bounded */
+		close(ckpt_steal_fd(&k->socket));
+		do
+			r = (int)waitpid(k->pid, NULL, __WALL);
+		while (r < 0 && errno == EINTR);
+	} else {
+		r = ckpt_end_child(k->pid);
+		close(ckpt_steal_fd(&k->socket));
+	}
 	k->pid = 0;
-	close(k->socket);
 	/* that ends it too, and until then it is in our memory: on this stack, over this list */
 	if (r < 0)
 		return;

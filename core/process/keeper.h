@@ -3,6 +3,7 @@
 #ifndef CKPT_PROCESS_KEEPER_H
 #define CKPT_PROCESS_KEEPER_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -16,7 +17,9 @@ struct kept {
 };
 
 struct keeper {
+	pthread_mutex_t asking;
 	uint32_t asked; /* requests so far */
+	bool left;	/* there are threads that only the keeper can take out of their agents */
 	struct kept *kept;
 	struct rescue *rescue; /* rescue.h */
 	bool shares;	       /* our memory */

@@ -39,7 +39,8 @@ struct rescue {
 	struct rescue_thread threads[];
 };
 
-/* Has this thread, which stands, a seccomp filter, or must that be assumed? */
+/* Has this thread a seccomp filter, or must that be assumed? Others of its task may yet give it
+ * one. */
 bool rescue_is_filtered(const struct ckpt_thread *th);
 /* If the task has such threads, note what the keeper needs. The segment is made and placed. */
 int rescue_prepare(struct task_node *t, struct ckpt_error *err);

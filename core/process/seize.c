@@ -105,7 +105,7 @@ static int fail_seize(const struct ckpt_thread *th, int e, struct ckpt_error *er
 
 static int seize_thread(struct scan *s, struct ckpt_thread *th, struct ckpt_error *err);
 
-/* From the engine to the keeper, while the tree is still being stopped: it runs for a moment. */
+/* From the engine to the keeper, while its task is still being stopped: it runs for a moment. */
 static int hand_over(struct scan *s, struct ckpt_thread *th, struct ckpt_error *err)
 {
 	if (INSIST(ckpt_ptrace(th, PTRACE_DETACH, NULL, NULL)))
@@ -117,7 +117,8 @@ static int hand_over(struct scan *s, struct ckpt_thread *th, struct ckpt_error *
 
 /*
  * A filter must not be asked about the agent's calls. It is suspended when the thread stands and
- * not before: about calls of its own it has to be asked.
+ * not before: about calls of its own it has to be asked. Nor later: a thread that still runs may
+ * give its filters to one that stands (SECCOMP_FILTER_FLAG_TSYNC). ckpt may not be allowed to.
  */
 static int look_after(struct scan *s, struct ckpt_thread *th, struct ckpt_error *err)
 {
@@ -125,8 +126,9 @@ static int look_after(struct scan *s, struct ckpt_thread *th, struct ckpt_error 
 
 	if ((filtered || th->task->stopped) && !th->agent->tracer && s->ps->keeper.shares)
 		return hand_over(s, th, err);
-	if (filtered && INSIST(ckpt_ptrace(th, PTRACE_SETOPTIONS, NULL,
-					   PTRACE_O_TRACESYSGOOD | PTRACE_O_SUSPEND_SECCOMP))) {
+	if (INSIST(ckpt_ptrace(th, PTRACE_SETOPTIONS, NULL,
+			       PTRACE_O_TRACESYSGOOD | PTRACE_O_SUSPEND_SECCOMP)) &&
+	    filtered) {
 		ckpt_fail_as(err, CKPT_EXIT_PRIVILEGE, errno,
 			     "thread %d: suspending its filter: %s", (int)th->tid,
 			     ckpt_errno_name(errno));
@@ -248,6 +250,28 @@ static void drop_gone_threads(struct ckpt_task *t)
 	t->n_threads = kept;
 }
 
+/* When all stand, who has a filter has it for good; one with a filter may have given it to others.
+ */
+static int look_again(struct scan *s, struct ckpt_error *err)
+{
+	const struct ckpt_task *t = &s->task->pub;
+	bool kept = false;
+	int r = 0;
+
+	for (size_t i = 0; i < t->n_threads; i++)
+		kept |= t->threads[i]->agent->tracer != NULL;
+	for (size_t i = 0; kept && !r && i < t->n_threads; i++) {
+		struct ckpt_agent *a = t->threads[i]->agent;
+
+		if (a->state != THREAD_STOPPED || a->tracer || !rescue_is_filtered(a->th))
+			continue;
+		r = hand_over(s, a->th, err);
+		/* it has run: whom has it made? */
+		s->found_new = true;
+	}
+	return r;
+}
+
 /* All threads of one task, until a pass finds no new one. */
 static int take_task(struct scan *s, struct ckpt_error *err)
 {
@@ -260,6 +284,8 @@ static int take_task(struct scan *s, struct ckpt_error *err)
 
 		s->found_new = false;
 		r = each_tid(t, note_thread, s, err);
+		if (!r && !s->found_new && !s->ps->run->live)
+			r = look_again(s, err);
 		if (r)
 			return r;
 	} while (s->found_new && !s->ps->run->live);
@@ -435,7 +461,11 @@ static int detach(struct ckpt_thread *th)
 	a->state = THREAD_FREE;
 	if (a->stop_pending)
 		INSIST(syscall(SYS_tgkill, th->task->pid, th->tid, SIGSTOP));
-	return INSIST(ckpt_ptrace(th, PTRACE_DETACH, NULL, NULL)) && errno != ESRCH ? -errno : 0;
+	/* with its tracer gone it is let go too */
+	return !INSIST(ckpt_ptrace(th, PTRACE_DETACH, NULL, NULL)) || errno == ESRCH ||
+			       (a->tracer && (errno == EPIPE || errno == ECONNRESET))
+		       ? 0
+		       : -errno;
 }
 
 #define PF_EXITING 0x4 /* field 9 of /proc/PID/stat, include/linux/sched.h */

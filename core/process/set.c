@@ -86,12 +86,13 @@ void proc_free(struct proc_set *ps)
 		proc_abort(ps);
 	else if (ps->seized)
 		proc_release(ps, CKPT_AFTER_RUN, &ignored);
+	/* it may have something to do yet, with what is known of the tasks */
+	keeper_stop(&ps->keeper);
 	for (size_t i = 0; i < ps->n; i++)
 		task_free(ps->tasks[i]);
 	ns_free(ps->ns);
 	mount_tables_free(&ps->mounts);
 	segment_free(ps->seg);
-	keeper_stop(&ps->keeper);
 	script_destroy(ps->spare);
 	if (ps->self_pidfd >= 0)
 		close(ps->self_pidfd);

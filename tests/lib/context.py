@@ -13,13 +13,14 @@ SOURCE = Path(__file__).resolve().parents[2]
 class Context:
     """What the stages know of the run."""
 
-    def __init__(self, build_root, quick, seed, apps=False, fault_most=None):
+    def __init__(self, build_root, quick, seed, apps=False, fault_most=None, kills=None):
         self.source = SOURCE
         self.build_root = Path(build_root)
         self.quick = quick
         self.seed = seed
         self.apps = apps
         self.fault_most = fault_most  # positions of each call, None: all
+        self.kills = kills  # of each victim, None: few
 
     def build(self, preset="release"):
         """The build directory of a preset."""

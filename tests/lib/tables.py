@@ -6,6 +6,7 @@ import re
 
 from lib.context import SOURCE
 
+KILLS = ("<!-- kills: written by scripts/test --kills -->\n", "<!-- end of kills -->\n")
 REPEATS = ("<!-- repeats: written by scripts/test --repeat -->", "<!-- end of repeats -->")
 
 
@@ -58,6 +59,20 @@ def faults(context, command, load, counts):
     found = {f"### {text.splitlines()[0]}": f"### {text}".rstrip("\n") + "\n" for text in sections}
     found[title] = section
     put(path, head.rstrip("\n") + "\n\n" + "\n".join(found[key] for key in sorted(found)))
+
+
+def kills(results):
+    """The rows of docs/faults.md that tell of SIGKILLs; those of tests that were not run stay."""
+    path = SOURCE / "docs" / "faults.md"
+    head, _, rest = path.read_text(encoding="utf-8").partition(KILLS[0])
+    old, _, tail = rest.partition(KILLS[1])
+    rows = {line.split("|")[1].strip(): line for line in old.splitlines()[2:]}
+    for name, note in results.notes.items():
+        if name.startswith("kill/") and "kills" in note and name not in results.failed:
+            rows[name] = f"| {name} | {datetime.date.today()} | {note} |"
+    table = ["| test | date | no harm in |", "| --- | --- | --- |", *(rows[name] for name in sorted(rows))]
+    print("\n".join(table))
+    put(path, head + KILLS[0] + "\n".join(table) + "\n" + KILLS[1] + tail)
 
 
 def repeats(results, chosen):

@@ -6,6 +6,9 @@ from lib import faulting, killing
 def tests(context):
     """Dumps and restores."""
     dumps, restores = (40, 10) if context.quick else (200, 60)
+    more_dumps, more_restores = dumps // 10, restores // 5
+    if context.kills:
+        dumps = restores = more_dumps = more_restores = context.kills
     yield "kill/dump", lambda test: killing.dumps(context.ckpt(), test, context.scenario("busy"), dumps,
                                                   context.seed)
     yield "kill/restore", lambda test: killing.restores(context.ckpt(), test, context.scenario("busy"),
@@ -19,7 +22,7 @@ def tests(context):
     # namespaces and mounts of the tree; a terminal whose bytes are taken out and put back
     for victim in ("filtered", "user-pid", "mnt-user", "pty-flood"):
         yield f"kill/dump/{victim}", lambda test, victim=victim: killing.dumps(
-            context.ckpt(), test, context.scenario(victim), dumps // 10, context.seed)
+            context.ckpt(), test, context.scenario(victim), more_dumps, context.seed)
     for victim in ("user-pid", "mnt-user"):
         yield f"kill/restore/{victim}", lambda test, victim=victim: killing.restores(
-            context.ckpt(), test, context.scenario(victim), restores // 5, context.seed)
+            context.ckpt(), test, context.scenario(victim), more_restores, context.seed)
