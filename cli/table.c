@@ -69,6 +69,8 @@ static const struct cli_option branch_options[] = {
 	  "write the roots' pids to PREFIX.1, PREFIX.2 ..." },
 	{ "layer", 0, "PATH", OPT_SETTING,
 	  "what a copy writes below this directory stays in the copy" },
+	{ "upper", 0, "DIR", OPT_SETTING,
+	  "what copy N writes below the first layer is in DIR/N/1/upper, and stays there" },
 	{ "shared", 0, "PATH", OPT_SETTING,
 	  "copies may have the same files at or below PATH open for writing" },
 	{ "index-file", 0, "PATH", OPT_SETTING,

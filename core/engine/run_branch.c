@@ -25,6 +25,7 @@
 #include "engine/engine.h"
 #include "engine/run.h"
 #include "engine/text.h"
+#include "engine/upper.h"
 #include "process/copy.h"
 
 struct copy {
@@ -48,7 +49,8 @@ struct branch {
 	size_t shared_size;
 	struct copy *copies;
 	struct ancestor ancestor;
-	char dir[PATH_MAX];
+	char dir[PATH_MAX], upper[PATH_MAX];
+	unsigned uppers; /* directories made there */
 	struct paths_given layers, shared_paths;
 	int self_pidfd, lock;
 };
@@ -193,11 +195,30 @@ static int check_index_file(const struct branch *b, const char *path, struct ckp
 	return ckpt_hint(err, "give the directory that it is in: --layer %s", *dir ? dir : "/");
 }
 
+/* Not in a layer: the copy's own writing would show there, and the kernel forbids it. */
+static int look_at_upper(struct branch *b, const struct setting *s, struct ckpt_error *err)
+{
+	struct stat st;
+
+	if (!realpath(s->value, b->upper) || stat(b->upper, &st) || !S_ISDIR(st.st_mode))
+		return ckpt_fail_as(err, CKPT_EXIT_USAGE, ENOTDIR, "--upper %s (%s): no directory",
+				    s->value, s->origin);
+	for (size_t i = 0; i < b->layers.n; i++)
+		if (copy_covers(&b->layers.list[i], 1, b->upper) ||
+		    copy_covers(&(char *){ b->upper }, 1, b->layers.list[i]))
+			return ckpt_fail_as(
+				err, CKPT_EXIT_USAGE, EINVAL,
+				"--upper %s (%s): layer %s is in it, or it in the layer", b->upper,
+				s->origin, b->layers.list[i]);
+	return 0;
+}
+
 static int look_at_settings(struct branch *b, struct copy_place *p, struct ckpt_error *err)
 {
 	const struct settings *all = &b->ctx->settings;
 	const struct setting *file = settings_last(all, SET_INDEX_FILE),
-			     *suffix = settings_last(all, SET_HOST_SUFFIX);
+			     *suffix = settings_last(all, SET_HOST_SUFFIX),
+			     *upper = settings_last(all, SET_UPPER);
 	int r = 0;
 
 	for (size_t i = 0; !r && i < all->n; i++)
@@ -205,6 +226,8 @@ static int look_at_settings(struct branch *b, struct copy_place *p, struct ckpt_
 			r = add_layer(b, &all->list[i], err);
 		else if (all->list[i].id == SET_SHARED)
 			r = add_path(&b->shared_paths, &all->list[i], err);
+	if (!r && upper && b->layers.n)
+		r = look_at_upper(b, upper, err);
 	if (r < 0)
 		return r;
 	*p = (struct copy_place){ .lock = b->lock,
@@ -213,6 +236,7 @@ static int look_at_settings(struct branch *b, struct copy_place *p, struct ckpt_
 				  .n_layers = b->layers.n,
 				  .shared = b->shared_paths.list,
 				  .n_shared = b->shared_paths.n,
+				  .upper = b->upper[0] ? b->upper : NULL,
 				  .index_file = file ? file->value : NULL,
 				  .host_suffix = suffix ? suffix->value : NULL };
 	if (!realpath(b->args->dir, b->dir))
@@ -478,6 +502,8 @@ static int branch(struct branch *b, struct ckpt_error *err)
 		r = ancestor_open(&b->ancestor, b->ctx, b->dir, b->args->copies, b->res, err);
 	place.ancestor = &b->ancestor.run;
 	place.memory = b->ancestor.memory;
+	if (!r && b->upper[0])
+		r = upper_make(b->upper, b->args->copies, &b->uppers, err);
 	for (unsigned i = 0; !r && i < b->args->copies; i++)
 		r = start_copy(b, i, &place, err);
 	ancestor_close(&b->ancestor);
@@ -485,8 +511,10 @@ static int branch(struct branch *b, struct ckpt_error *err)
 		r = all_ready(b, err);
 	if (!r)
 		r = let_run(b, err);
-	if (r < 0)
+	if (r < 0) {
 		end_all(b);
+		upper_remove(b->upper, b->uppers);
+	}
 	return r;
 }
 

@@ -32,6 +32,8 @@ static const struct setting_key {
 	[SET_PLUGIN_PATH] = { "plugin-path", ANY, false, true, false, "a directory" },
 	[SET_PROFILE] = { "profile", NAME, false, true, false, "the name of a profile" },
 	[SET_LAYER] = { "layer", PATH, true, true, true, "the path of a directory, from the root" },
+	[SET_UPPER] = { "upper", PATH, false, true, true,
+			"the path of a directory, from the root" },
 	[SET_SHARED] = { "shared", PATH, true, true, true, "a path, from the root" },
 	[SET_INDEX_FILE] = { "index-file", PATH, false, true, true,
 			     "the path of a file, from the root" },

@@ -24,6 +24,7 @@ struct copy_place {
 	/* canonical paths of directories; of what copies share on purpose */
 	char *const *layers, *const *shared;
 	size_t n_layers, n_shared;
+	const char *upper;	 /* a directory for what is written below layers; NULL: memory */
 	const char *index_file;	 /* NULL: none */
 	const char *host_suffix; /* NULL: the name stays; else it and the index are added */
 	/* of ckpt, for all copies: has the image; and memory, or none */

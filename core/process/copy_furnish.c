@@ -199,11 +199,30 @@ static int make_upper(const char *dir, const struct stat *like, struct ckpt_erro
 }
 
 /*
- * The layer's own tmpfs lies at the very place, below the overlay: so it needs no
- * directory that somebody would have to make outside.
+ * Where what is written goes: a directory of the user's, or a tmpfs at the very place, below
+ * the overlay, so that it needs no directory outside.
  */
-static int add_layer(const char *path, struct ckpt_error *err)
+static int open_top(const struct copy_place *p, size_t i, struct ckpt_error *err)
 {
+	char dir[PATH_MAX];
+	int fd;
+
+	if (p->upper) {
+		snprintf(dir, sizeof(dir), "%s/%u/%zu", p->upper, p->index, i + 1);
+		if (mkdir(dir, 0700))
+			return ckpt_fail_sys(err, errno, "mkdir(2) of %s", dir);
+	} else {
+		snprintf(dir, sizeof(dir), "%s", p->layers[i]);
+		if (mount("ckpt-layer", dir, "tmpfs", MS_NOSUID | MS_NODEV, "mode=700"))
+			return ckpt_fail_sys(err, errno, "mount(2) of a tmpfs at %s", dir);
+	}
+	fd = open(dir, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	return fd < 0 ? ckpt_fail_sys(err, errno, "%s", dir) : fd;
+}
+
+static int add_layer(const struct copy_place *p, size_t i, struct ckpt_error *err)
+{
+	const char *path = p->layers[i];
 	CKPT_AUTO_FD int lower = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC), top = -1;
 	char upper[64], work[64], options[256];
 	struct statvfs fs;
@@ -212,9 +231,9 @@ static int add_layer(const char *path, struct ckpt_error *err)
 
 	if (lower < 0 || fstat(lower, &st) || fstatvfs(lower, &fs))
 		return ckpt_fail_sys(err, errno, "--layer %s", path);
-	if (mount("ckpt-layer", path, "tmpfs", MS_NOSUID | MS_NODEV, "mode=700"))
-		return ckpt_fail_sys(err, errno, "mount(2) of a tmpfs at %s", path);
-	top = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	top = open_top(p, i, err);
+	if (top < 0)
+		return top;
 	snprintf(upper, sizeof(upper), "/proc/self/fd/%d/upper", top);
 	snprintf(work, sizeof(work), "/proc/self/fd/%d/work", top);
 	r = make_upper(upper, &st, err);
@@ -237,7 +256,7 @@ static int add_layers(const struct copy_place *p, const struct mount_table *t,
 	for (size_t i = 0; !r && i < p->n_layers; i++)
 		r = check_layer(t, p->layers[i], err);
 	for (size_t i = 0; !r && i < p->n_layers; i++)
-		r = add_layer(p->layers[i], err);
+		r = add_layer(p, i, err);
 	return r;
 }
 

@@ -42,8 +42,8 @@ CKPT_API void ckpt_cancel(struct ckpt *c);
  * Make one setting. `origin` says where it comes from, for `ckpt plugins`
  * ("command line"). Keys are the long options of the command line: "plugin",
  * "no-plugin", "without", "allow-loss", "option" (NAME.KEY=VALUE),
- * "plugin-path", "profile", "layer", "shared", "index-file", "host-suffix", and for whoever writes
- * the output "verbose", "log-file", "json". Names are checked by ckpt_load().
+ * "plugin-path", "profile", "layer", "upper", "shared", "index-file", "host-suffix", and for
+ * whoever writes the output "verbose", "log-file", "json". Names are checked by ckpt_load().
  */
 CKPT_API int ckpt_set(struct ckpt *c, const char *key, const char *value, const char *origin,
 		      struct ckpt_error *err);
@@ -85,7 +85,7 @@ struct ckpt_restore_args {
 
 /*
  * Copies of one image, each in namespaces of its own. What they have of their own
- * besides are settings: "layer", "shared", "index-file", "host-suffix".
+ * besides are settings: "layer", "upper", "shared", "index-file", "host-suffix".
  */
 struct ckpt_branch_args {
 	const char *dir;

@@ -150,6 +150,29 @@ def names(context, test):
     victim.check("refused")
 
 
+def upper(context, test):
+    """What copies write is in a directory of the user's, and stays there; what was there is not touched."""
+    victim, image = saved(context, test, "fd-basic")
+    top, layer = test.dir / "upper", ("--layer", victim.dir)
+    top.mkdir()
+    args = ("branch", "-D", image, "--copies", 2, "--upper")
+    context.ckpt().run(test, *args, top, "--layer", image, code=codes.REFUSED)
+    expect(not list(top.iterdir()), "a branch that was refused has left directories")
+    for path in (victim.dir, test.dir, victim.dir / "stderr"):
+        context.ckpt().run(test, *args, path, *layer, code=codes.USAGE)
+    copies = branched(context, test, victim, image, 2, "--upper", top)
+    for copy in copies:
+        copy.check("branched", 2)
+        with open(copy.path("written"), "w", encoding="ascii") as file:
+            file.write(str(copy.number))
+        copy.end()
+    found = [(path, proc.read(path)) for path in sorted(top.glob("*/1/upper/written"))]
+    expect(found == [(top / str(i) / "1" / "upper" / "written", str(i)) for i in (1, 2)], f"written: {found}")
+    context.ckpt().run(test, *args, top, *layer, code=codes.USAGE)
+    expect(found == [(path, proc.read(path)) for path in sorted(top.glob("*/1/upper/written"))], "it is gone")
+    victim.check("branched")
+
+
 def memory(context, test):
     """What no copy has written to is there once; what one writes or gives back, no other sees."""
     victim, image = saved(context, test, "mem-copies")
@@ -350,6 +373,7 @@ def tests(context):
         yield f"branch/{name}", lambda test, name=name: all_at_once(context, test, name, 4)
     yield "branch/eight", lambda test: all_at_once(context, test, "fd-basic", 8)
     yield "branch/memory", lambda test: memory(context, test)
+    yield "branch/upper", lambda test: upper(context, test)
     yield "branch/again", lambda test: again(context, test)
     yield "branch/refused", lambda test: refused(context, test)
     yield "branch/shared", lambda test: shared(context, test)
