@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: MIT */
+#include <malloc.h>
 #include <string.h>
-#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "engine/ancestor.h"
 #include "engine/engine.h"
+
+#define ARCH_GET_XCOMP_PERM 0x1022
+#define ARCH_SHSTK_STATUS   0x5005
+#define XFEATURE_XTILEDATA  (1ULL << 18)
 
 struct preparing {
 	const struct ckpt_copies_kind *kind;
@@ -20,9 +26,18 @@ static int call_prepare(struct ckpt_run *run, void *arg, struct ckpt_error *err)
 
 static void forget_memory(struct ckpt_copies_memory *m)
 {
-	if (m->end > m->start)
-		munmap((void *)(uintptr_t)m->start, m->end - m->start);
+	copy_drop_memory(m);
 	*m = (struct ckpt_copies_memory){ 0 };
+}
+
+/* A fork keeps shadow stacks and the permission for AMX, which execve(2) takes away. */
+static bool has_more_than_others(void)
+{
+	uint64_t shadow = 0, xstate = 0;
+
+	syscall(SYS_arch_prctl, ARCH_SHSTK_STATUS, &shadow);
+	syscall(SYS_arch_prctl, ARCH_GET_XCOMP_PERM, &xstate);
+	return shadow || xstate & XFEATURE_XTILEDATA;
 }
 
 /* Sharing saves memory and time, and nothing depends on it: without, each copy fills its own. */
@@ -34,7 +49,7 @@ static void prepare(struct ancestor *a, unsigned copies)
 	const char *plugin;
 
 	e = ckpt_extension_at(&a->run, CKPT_COPIES_POINT, 0, &plugin);
-	if (!e)
+	if (!e || has_more_than_others())
 		return;
 	p.kind = e->ops;
 	if (ckpt_call_as(&a->run, plugin, call_prepare, &p, &err) < 0) {
@@ -68,4 +83,6 @@ void ancestor_close(struct ancestor *a)
 	image_reader_free(a->run.reader);
 	image_store_free(&a->run.store);
 	a->run.ctx = NULL;
+	/* the first process of a copy lives as long as the copy */
+	malloc_trim(0);
 }

@@ -146,6 +146,13 @@ static int restore_copy(struct copy_job *job)
 	return r;
 }
 
+static void forget(struct copy_job *job)
+{
+	struct copy *c = job->arg;
+
+	ancestor_close(&c->branch->ancestor);
+}
+
 /* ---- what is asked for ------------------------------------------------------------------- */
 
 static int add_path(struct paths_given *to, const struct setting *s, struct ckpt_error *err)
@@ -260,6 +267,7 @@ static int start_copy(struct branch *b, unsigned i, const struct copy_place *pla
 				    .err = &b->shared->errors[i],
 				    .parent_pidfd = b->self_pidfd,
 				    .restore = restore_copy,
+				    .forget = forget,
 				    .arg = c,
 				    .channel = ends[1] };
 	c->job.place.index = i + 1;
@@ -505,7 +513,8 @@ static int branch(struct branch *b, struct ckpt_error *err)
 	if (!r && b->upper[0])
 		r = upper_make(b->upper, b->args->copies, &b->uppers, err);
 	for (unsigned i = 0; !r && i < b->args->copies; i++)
-		r = start_copy(b, i, &place, err);
+		r = b->ctx->cancelled ? ckpt_fail(err, ECANCELED, "cancelled")
+				      : start_copy(b, i, &place, err);
 	ancestor_close(&b->ancestor);
 	if (!r)
 		r = all_ready(b, err);

@@ -113,10 +113,10 @@ static int let_go_of_fds(int *keep, size_t n)
 	return syscall(SYS_close_range, (unsigned)next, ~0U, 0) ? -errno : 0;
 }
 
-void copy_drop_memory(const struct copy_place *p)
+void copy_drop_memory(const struct ckpt_copies_memory *m)
 {
-	if (p->memory.end > p->memory.start)
-		munmap((void *)(uintptr_t)p->memory.start, p->memory.end - p->memory.start);
+	if (m->end > m->start)
+		munmap((void *)(uintptr_t)m->start, m->end - m->start);
 }
 
 /* All that are dead. -ECHILD: nobody is left. */
@@ -202,7 +202,7 @@ static __attribute__((noreturn)) void first_process(struct copy_job *job)
 		ckpt_fail_sys(job->err, errno, "clone3(2) of the restore");
 		_exit(1);
 	}
-	copy_drop_memory(&job->place);
+	job->forget(job);
 	reap_on(job->shared, job->parent_pidfd, pid);
 }
 

@@ -41,8 +41,8 @@ long copy_pid_max(void);
 /* In the first process of a copy: mounts, layers, loopback, host name. */
 int copy_furnish(const struct copy_place *p, struct ckpt_error *err);
 
-/* This process has handed the memory down. */
-void copy_drop_memory(const struct copy_place *p);
+/* This process has handed the memory down, or it is not to be. */
+void copy_drop_memory(const struct ckpt_copies_memory *m);
 
 /* What parent and copies share. */
 struct copy_shared {
@@ -57,6 +57,8 @@ struct copy_job {
 	int parent_pidfd;
 	/* the restore, in a child of the first process; its return value ends that child */
 	int (*restore)(struct copy_job *job);
+	/* in the first process: free what only the restore needs */
+	void (*forget)(struct copy_job *job);
 	void *arg;
 	int channel; /* of the restore, to the parent */
 };

@@ -75,9 +75,12 @@ static int forget_rseq(struct ckpt_agent *a, struct ckpt_error *err)
 	struct user_regs_struct regs;
 	int r;
 
-	if (INSIST(ptrace(PTRACE_GET_RSEQ_CONFIGURATION, a->th->tid, sizeof(conf), &conf)) <
-		    (long)sizeof(conf) ||
-	    !conf.pointer)
+	/* a kernel without: */
+	if (INSIST(ptrace(PTRACE_GET_RSEQ_CONFIGURATION, a->th->tid, sizeof(conf), &conf)) < 0)
+		return errno == EIO || errno == EINVAL
+			       ? 0
+			       : ckpt_fail_sys(err, errno, "rseq(2) of the root skeleton");
+	if (!conf.pointer)
 		return 0;
 	if (INSIST(ptrace(PTRACE_GETREGS, a->th->tid, NULL, &regs)))
 		return ckpt_fail_sys(err, errno, "registers of the root skeleton");
@@ -165,9 +168,12 @@ int heir_strip(struct ckpt_agent *a, const struct heir_fd keep[2], struct ckpt_e
 	keep_fds(s, keep);
 	ckpt_script_add(s, SYS_prctl, CKPT_C(PR_SET_NAME), CKPT_STR("ckpt-skeleton"));
 	ckpt_script_add(s, SYS_prctl, CKPT_C(PR_SET_DUMPABLE), CKPT_C(1));
+	ckpt_script_add(s, SYS_prctl, CKPT_C(PR_SET_KEEPCAPS), CKPT_C(0));
+	/* refused where it is locked, and then execve(2) would not have cleared it either */
+	ckpt_script_allow(s, EPERM);
 	unmap(s, &agent, &memory);
 	r = ckpt_script_run(s, a->th, err);
 	/* the engine's helpers need not inherit it too */
-	copy_drop_memory(run->ctx->copy);
+	copy_drop_memory(m);
 	return r;
 }

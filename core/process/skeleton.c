@@ -2,8 +2,8 @@
 /*
  * Skeletons: tasks that are nothing but the agent and the segment. The root
  * executes a one-page program, so that nothing of the engine's memory,
- * descriptors or signal dispositions is left in it; all others are cloned by
- * their real parents.
+ * descriptors or signal dispositions is left in it, unless it inherits memory
+ * (heir.c); all others are cloned by their real parents.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -3,8 +3,10 @@
  * Memory of several copies, made and filled once by ckpt itself at scratch addresses,
  * before the copies are started: their roots inherit it by fork.
  */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "family.h"
 
@@ -21,6 +23,78 @@ static bool is_strictly_counted(void)
 	CKPT_AUTO_FILE FILE *f = fopen("/proc/sys/vm/overcommit_memory", "re");
 
 	return !f || fgetc(f) == '2';
+}
+
+static bool read_limit(const char *dir, const char *file, uint64_t *value)
+{
+	char path[PATH_MAX], text[32] = "";
+	CKPT_AUTO_FILE FILE *f = NULL;
+
+	snprintf(path, sizeof(path), "%s/%s", dir, file);
+	f = fopen(path, "re");
+	/* "max" is none */
+	if (!f || !fgets(text, sizeof(text), f) || text[0] < '0' || text[0] > '9')
+		return false;
+	*value = strtoull(text, NULL, 10);
+	return true;
+}
+
+/* Has the group at that directory, or one above it, less than that to give? */
+static bool is_group_short(const char *top, const char *group, uint64_t need)
+{
+	static const char *const files[][2] = {
+		{ "memory.max", "memory.current" },
+		{ "memory.limit_in_bytes", "memory.usage_in_bytes" },
+	};
+	const size_t least = strlen(top);
+	char dir[PATH_MAX];
+	uint64_t max, used;
+
+	snprintf(dir, sizeof(dir), "%s%s", top, group);
+	for (char *slash; strlen(dir) > least; *slash = '\0') {
+		for (size_t i = 0; i < CKPT_ARRAY_SIZE(files); i++)
+			if (read_limit(dir, files[i][0], &max) &&
+			    read_limit(dir, files[i][1], &used) &&
+			    (used > max || max - used < need))
+				return true;
+		slash = strrchr(dir, '/');
+	}
+	return false;
+}
+
+/* All memory is charged to ckpt's group, which may be a smaller one than the copies'. */
+static bool is_memory_short(uint64_t need)
+{
+	CKPT_AUTO_FILE FILE *f = fopen("/proc/self/cgroup", "re");
+	char line[PATH_MAX];
+
+	while (f && fgets(line, sizeof(line), f)) {
+		char *group = strrchr(line, ':'), *kind = strchr(line, ':');
+		bool v2 = group && group == kind + 1;
+
+		if (!group || (!v2 && !strstr(kind, "memory")))
+			continue;
+		group++;
+		group[strcspn(group, "\n")] = '\0';
+		if (is_group_short(v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory", group, need))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Each stretch has the gap before it, and the root has all of them while its own mappings
+ * are made.
+ */
+static bool are_mappings_few(const struct mem_family *f)
+{
+	uint64_t limit = 0, most = 0;
+
+	for (size_t i = 0; i < f->im->n_tasks; i++)
+		if (f->im->tasks[i].vmas->n_vma > most)
+			most = f->im->tasks[i].vmas->n_vma;
+	return read_limit("/proc/sys/vm", "max_map_count", &limit) &&
+	       2 * f->n_stretches + 2 * most + 1000 < limit;
 }
 
 /* ckpt's own mappings, with room for them to grow. */
@@ -114,6 +188,8 @@ static int prepare(struct ckpt_run *run, unsigned copies, struct ckpt_copies_mem
 	if (r < 0)
 		return r;
 	f = st->family;
+	if (is_memory_short(f->n_entries * MEM_PAGE) || !are_mappings_few(f))
+		return 0;
 	r = place(f, err);
 	if (r < 0 || !f->start)
 		return r;

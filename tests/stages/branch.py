@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import resource
 import signal
 import stat
 import subprocess
@@ -173,6 +174,24 @@ def upper(context, test):
     victim.check("branched")
 
 
+def without_room(context, test, victim, image):
+    """ckpt may not have the memory of all tasks, only that of each: copies fill their own."""
+    prefix = test.dir / "pid"
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_DATA, (48 << 20, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    # pylint: disable-next=subprocess-popen-preexec-fn
+    done = subprocess.run([context.ckpt().binary, "branch", "-D", image, "--copies", "2", "--layer",
+                           victim.dir, "--pidfiles", prefix, "-v"], preexec_fn=limit,
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False)
+    expect(done.returncode == 0, f"exit code {done.returncode}: {done.stderr}")
+    expect("copies share no memory" in done.stderr, done.stderr)
+    copies = [Copy(victim, int(proc.read(f"{prefix}.{i}")), i) for i in (1, 2)]
+    for copy in copies:
+        test.cleanup(copy.end)
+    return copies
+
+
 def memory(context, test):
     """What no copy has written to is there once; what one writes or gives back, no other sees."""
     victim, image = saved(context, test, "mem-copies")
@@ -190,6 +209,9 @@ def memory(context, test):
         for copy in copies:
             copy.check("branched", number)
     for copy in copies:
+        copy.end()
+    for copy in without_room(context, test, victim, image):
+        copy.check("branched without room", 2)
         copy.end()
     apart = branched(context, test, victim, image, 4, "-o", "mem.share-copies=no")
     expect(used(apart) > 3 * one, f"without sharing 4 copies have {used(apart)} KiB, one has {one}")
