@@ -31,10 +31,9 @@ static const struct ckpt_record_type records[] = {
 	{ 0, NULL, NULL },
 };
 
-/* The place in the image is no property of a file; programs that go on write to theirs. */
+/* The place in the image is no property of a file. */
 static const struct ckpt_field_rule rules[] = {
 	{ "Inode", "atime_ns", CKPT_EQ_VOLATILE }, { "Inode", "mtime_ns", CKPT_EQ_DIFF },
-	{ "Inode", "size", CKPT_EQ_DIFF },	   { "Inode", "extents", CKPT_EQ_DIFF },
 	{ "Extent", "at", CKPT_EQ_VOLATILE },	   { "Mount", "rank", CKPT_EQ_VOLATILE },
 	{ NULL, NULL, CKPT_EQ_VOLATILE },
 };

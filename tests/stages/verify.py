@@ -106,6 +106,14 @@ def nicer(box):
     os.setpriority(os.PRIO_PROCESS, box.pid, now + 1 if now < 19 else 18)
 
 
+def rewritten(box):
+    """As long as before, and at the same time."""
+    before = os.stat(box.path("/srv/file"))
+    with open(box.path("/srv/file"), "r+", encoding="ascii") as file:
+        file.write("OF")
+    os.utime(box.path("/srv/file"), ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
 # {what is changed: (how, what verify must say)}; none is taken back, each image has those before it
 CHANGES = {
     "host name": (lambda box: box.shell("-u", "echo other >/proc/sys/kernel/hostname"), r"^uts\."),
@@ -118,6 +126,7 @@ CHANGES = {
     "propagation": (lambda box: box.inside(["-m"], "mount", "--make-shared", "/srv/own"), r"^mnt\."),
     "file's owner": (lambda box: os.chown(box.path("/srv/file"), 1, 2), r"^mnt\."),
     "file's mode": (lambda box: os.chmod(box.path("/srv/file"), 0o600), r"^mnt\."),
+    "file's content": (rewritten, r"^mnt\.inode .* extents"),
     "new file": (lambda box: box.inside(["-U", "-m"], "mkdir", "/srv/own/new"), r"^mnt\."),
     "route": (lambda box: box.inside(["-n"], "ip", "route", "add", "10.9.0.0/16", "dev", "lo"), r"^net\."),
     "address": (lambda box: box.inside(["-n"], "ip", "address", "add", "10.8.0.1/24", "dev", "lo"),
@@ -149,7 +158,63 @@ def container(context, test):
     return f"{len(CHANGES)} kinds of change"
 
 
+# its child dies, and another one gets the number after it
+OTHER_CHILD = """
+import os, pathlib, signal, sys
+def child():
+    pid = os.fork()
+    if not pid:
+        signal.pause()
+    return pid
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+first = child()
+for name in sys.argv[1:]:
+    pathlib.Path(name).touch()
+    signal.sigwait([signal.SIGUSR1])
+    if first:
+        os.kill(first, 9)
+        os.waitpid(first, 0)
+        pathlib.Path("/proc/sys/kernel/ns_last_pid").write_text(str(first))
+        first = child() * 0
+"""
+
+
+def number(context, test):
+    """A process whose number is one more."""
+    ready, done = test.dir / "ready", test.dir / "done"
+    child = subprocess.Popen(["unshare", "-p", "-f", "--mount-proc", "python3", "-B", "-c", OTHER_CHILD,
+                              ready, done], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                             stderr=subprocess.DEVNULL, start_new_session=True, cwd="/")
+    test.cleanup(proc.kill_tree, child.pid)
+    proc.wait_until("not built", ready.exists, 60)
+    image = test.dir / "image"
+    inventory.settle(child.pid)
+    context.ckpt().dump(test, child.pid, image, "-R")
+    expect(not found(context, test, image, codes.OK), "differences without a cause")
+    os.kill(proc.tree(child.pid)[1], 10)
+    proc.wait_until("the child is not another", done.exists, 60)
+    inventory.settle(child.pid)
+    differences = found(context, test, image, codes.DIFFERENT)
+    expect(any(re.search(r"^pid\.task .*tids", text) for text in differences),
+           f"not noticed: {differences}")
+
+
+def unlocked(context, test):
+    """Mounts that were locked: the same tree as it comes back without the feature."""
+    victim = boxes.start(context, test, boxes.BOXES["all-in-all"])
+    image, without = dumped(context, test, victim, 0), test.dir / "without"
+    pids = proc.tree(victim.pid)
+    context.ckpt().dump(test, victim.pid, without, "--without", "mnt.locked", "--allow-loss", "mnt.locked")
+    proc.wait_gone(pids)
+    victim.pid = context.ckpt().restore(test, without)
+    differences = found(context, test, image, codes.DIFFERENT)
+    expect(any(re.search(r"^mnt\.mount .*locked", text) for text in differences),
+           f"not noticed: {differences}")
+
+
 def tests(context):
-    """Both."""
+    """All of them."""
+    yield "verify/number", lambda test: number(context, test)
+    yield "verify/unlocked", lambda test: unlocked(context, test)
     yield "verify/restless", lambda test: restless(context, test)
     yield "verify/container", lambda test: container(context, test)
