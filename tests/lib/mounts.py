@@ -25,8 +25,7 @@ def unmangle(text):
 
 
 def parse(text):
-    """The lines of a mountinfo file as dictionaries, in order; overlays and devpts last: those of a
-    container are made after and before all others."""
+    """The lines of a mountinfo file as dictionaries, in their order: that in which the mounts were made."""
     found = []
     for line in text.splitlines():
         left, _, right = line.partition(" - ")
@@ -35,7 +34,21 @@ def parse(text):
                       "root": unmangle(head[3]), "point": unmangle(head[4]), "flags": head[5],
                       "propagation": head[6:], "type": tail[0], "source": unmangle(tail[1]),
                       "options": tail[2]})
-    return sorted(found, key=lambda mount: {"overlay": 1, "devpts": 2}.get(mount["type"], 0))
+    return found
+
+
+def upwards(mounts):
+    """What others are mounted on comes after them."""
+    parents = {mount["id"]: mount["parent"] for mount in mounts}
+
+    def depth(number):
+        seen = set()
+        while number in parents and number not in seen:
+            seen.add(number)
+            number = parents[number]
+        return len(seen)
+
+    return sorted(reversed(mounts), key=lambda mount: -depth(mount["id"]))
 
 
 def try_flags(mount):
@@ -62,7 +75,7 @@ def try_locks(info):
     if LIBC.unshare(CLONE_NEWNS) or LIBC.mount(None, b"/", None, MS_REC | MS_PRIVATE, None):
         raise OSError(ctypes.get_errno(), "a copy of the namespace")
     found = []
-    for mount in reversed(parse(os.pread(info, 1 << 20, 0).decode())):
+    for mount in upwards(parse(os.pread(info, 1 << 20, 0).decode())):
         if mount["point"] == "/":
             continue
         found += [(mount["point"], word) for word in try_flags(mount)]
@@ -109,18 +122,30 @@ def locks(pid):
             os.close(fd)
 
 
+# ckpt mounts a devpts with open terminals before, and an overlay after all others
+LATE = ("devpts", "overlay")
+
+
 def take(pid, names):
-    """All of a namespace: its mounts in order, and its locks."""
+    """All of a namespace: its mounts by their places, their order, and its locks."""
     mounts = parse(read(f"/proc/{pid}/mountinfo"))
-    points = {mount["id"]: mount["point"] for mount in mounts}
-    found = {}
-    for number, mount in enumerate(mounts):
+    places, found = {}, {}
+    # from below: the second one at a place lies on the first
+    for mount in reversed(upwards(mounts)):
+        many = sum(mount["point"] == place[0] for place in places.values())
+        places[mount["id"]] = (mount["point"], many)
+    named = {number: point + f" ({many})" * bool(many) for number, (point, many) in places.items()}
+    for mount in sorted(mounts, key=lambda mount: named[mount["id"]]):
         groups = [re.sub(r":(\d+)$", lambda match: ":" + names.of("group", match.group(1)), word)
                   for word in mount["propagation"] if not word.startswith("propagate_from")]
         mount["root"] = re.sub(r"^(\w+):\[(\d+)\]$",
                                lambda match: f"{match[1]}:[{names.of('namespace', match[2])}]", mount["root"])
-        found[f"{number} {mount['point']}"] = {
-            "on": points.get(mount["parent"]), "filesystem": names.of("filesystem", mount["dev"]),
+        found[named[mount["id"]]] = {
+            "on": named.get(mount["parent"]), "filesystem": names.of("filesystem", mount["dev"]),
             "propagation": groups,
             **{key: mount[key] for key in ("root", "flags", "type", "source", "options")}}
-    return {"mounts": found, "locks": locks(pid)}
+    order = [named[mount["id"]] for mount in mounts]
+    late = {named[mount["id"]] for mount in mounts if mount["type"] in LATE}
+    return {"mounts": found, "locks": sorted(map(tuple, locks(pid))),
+            "order": [name for name in order if name not in late],
+            **({"order of all": order} if late else {})}

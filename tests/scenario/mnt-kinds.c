@@ -7,6 +7,8 @@
  *
  * A mount of a hierarchy that ckpt has mounted too is a bind of that, with its source:
  * test: ignore=/cgroup source:
+ * An overlay is mounted after all others.
+ * test: ignore=mounts order of all:
  */
 #include "victim.h"
 

@@ -4,6 +4,9 @@
  * that: a shell with its session, foreground job and /dev/tty; one that is hung up; one whose
  * slave is bound to /dev/console; one whose master was opened by a ptmx that is bound
  * elsewhere. Outside of them is another terminal of the same number.
+ *
+ * A devpts with open terminals is mounted before all others.
+ * test: ignore=mounts order of all:
  */
 #include "victim.h"
 
