@@ -79,14 +79,14 @@ static bool clean_proxied(void *header)
 	return h->ndm_flags & NTF_PROXY;
 }
 
-/* What a bridge has learned it learns again. */
+/* What a bridge has learned by itself it learns again. */
 static bool clean_forwarding(void *header)
 {
 	struct ndmsg *h = header;
 
 	h->ndm_type = 0;
 	h->ndm_flags &= (uint8_t)~NTF_OFFLOADED;
-	return h->ndm_state & (NUD_PERMANENT | NUD_NOARP);
+	return h->ndm_state & (NUD_PERMANENT | NUD_NOARP) || h->ndm_flags & NTF_EXT_LEARNED;
 }
 
 #define INTERNET                  \
@@ -414,13 +414,15 @@ static int put_attribute(struct nl_msg *msg, const struct entry_kind *kind, bool
 	return nla_put(msg, (int)a->type, (int)a->value.len, a->value.data);
 }
 
-/* Whose table is it? A port is understood as its bridge, which itself must say so. */
+/* Whose table is it: the bridge's, or the device's own? It need not be told, but be said. */
 static void aim(const struct net_job *job, struct ndmsg *h)
 {
 	const Ckpt__Net__Link *l = net_link(job->net, (uint32_t)h->ndm_ifindex);
 
 	if (l && !l->master && !strcmp(l->kind, "bridge"))
 		h->ndm_flags |= NTF_SELF;
+	else if (!(h->ndm_flags & NTF_SELF))
+		h->ndm_flags |= NTF_MASTER;
 }
 
 static int send_entry(struct net_job *job, int type, int flags, const Ckpt__Net__Entry *e,

@@ -120,8 +120,11 @@ static int read_settings(Ckpt__Net__Attribute ***list, size_t *n, const char *ki
 
 	if (!nest)
 		return 0;
-	nla_for_each_nested(at, nest,
-			    left) if (read_setting(list, n, kind, at, err) < 0) return -err->err;
+	nla_for_each_nested(at, nest, left)
+	{
+		if (read_setting(list, n, kind, at, err) < 0)
+			return -err->err;
+	}
 	return 0;
 }
 
@@ -164,7 +167,8 @@ static int read_kind(struct net_job *job, Ckpt__Net__Link *l, const struct ifinf
 		l->kind = strdup(info->ifi_type == ARPHRD_LOOPBACK ? "" : "device");
 	if (!l->kind)
 		return ckpt_fail_sys(err, ENOMEM, "link %u", l->index);
-	if (!strcmp(l->kind, "tun") && net_tun_read(l, in[IFLA_INFO_DATA], carrier, err) < 0)
+	if (!strcmp(l->kind, "tun") &&
+	    net_tun_read(l, in[IFLA_INFO_DATA], info->ifi_type, carrier, err) < 0)
 		return -err->err;
 	job->vlans |= !strcmp(l->kind, "bridge") && filters_vlans(in[IFLA_INFO_DATA]);
 	master = in[IFLA_INFO_SLAVE_KIND] ? nla_data(in[IFLA_INFO_SLAVE_KIND]) : "";

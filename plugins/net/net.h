@@ -21,7 +21,8 @@ enum { NET_REC_NETWORK = 1, NET_REC_TUN_END = 2 };
 #define NET_MAX_LINKS	 4096
 #define NET_MAX_ENTRIES	 65536
 #define NET_MAX_SYSCTLS	 65536
-#define NET_MAX_OFFLOADS 4 /* words of bits; the kernel has 2 */
+#define NET_MAX_OFFLOADS 256
+#define NET_MAX_QUEUES	 65536
 
 /* A helper's work in one namespace. */
 struct net_job {
@@ -92,7 +93,9 @@ const Ckpt__Net__Link *net_link(const Ckpt__Net__Network *net, uint32_t index);
 /* ---- tun.c: devices of /dev/net/tun, and the descriptors at their other end ---- */
 
 extern const struct ckpt_fd_kind net_kind_tun;
-int net_tun_read(Ckpt__Net__Link *l, struct nlattr *data, bool carrier, struct ckpt_error *err);
+/* `hardware` is the ARPHRD_ number. */
+int net_tun_read(Ckpt__Net__Link *l, struct nlattr *data, unsigned hardware, bool carrier,
+		 struct ckpt_error *err);
 /* dump, after fd.survey: why it cannot be saved, or NULL. */
 const char *net_tun_refused(const struct net_job *job, const Ckpt__Net__Link *l);
 int net_tun_plan(const Ckpt__Net__Link *l, struct ckpt_error *err);

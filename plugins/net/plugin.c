@@ -97,7 +97,9 @@ static int plan_settings(const Ckpt__Net__Network *net, const Ckpt__Net__Link *l
 	    (l->n_port && !l->master) || !good_settings(l->data, l->n_data, l->kind) ||
 	    !good_settings(l->port, l->n_port, NET_BRIDGE_PORT) ||
 	    !good_settings(l->own, l->n_own, NET_ANY_LINK) ||
-	    !good_settings(l->birth, l->n_birth, NET_BIRTH) || l->n_offloads > NET_MAX_OFFLOADS)
+	    !good_settings(l->birth, l->n_birth, NET_BIRTH) || l->n_on > NET_MAX_OFFLOADS ||
+	    l->n_off > NET_MAX_OFFLOADS || l->rx_queues > NET_MAX_QUEUES ||
+	    l->tx_queues > NET_MAX_QUEUES)
 		return ckpt_fail_image(err, "link %u: bad bridge or settings", l->index);
 	return 0;
 }

@@ -6,6 +6,7 @@
  * packets may be.
  */
 #include <fcntl.h>
+#include <linux/if_arp.h>
 #include <linux/if_tun.h>
 #include <linux/sockios.h>
 #include <stdlib.h>
@@ -86,7 +87,8 @@ static uint32_t byte(const struct nlattr *a)
 	return a ? nla_get_u8(a) : 0;
 }
 
-int net_tun_read(Ckpt__Net__Link *l, struct nlattr *data, bool carrier, struct ckpt_error *err)
+int net_tun_read(Ckpt__Net__Link *l, struct nlattr *data, unsigned hardware, bool carrier,
+		 struct ckpt_error *err)
 {
 	struct nlattr *in[IFLA_TUN_MAX + 1] = { 0 };
 	Ckpt__Net__Tun *t = malloc(sizeof(*t));
@@ -103,8 +105,10 @@ int net_tun_read(Ckpt__Net__Link *l, struct nlattr *data, bool carrier, struct c
 	t->multi_queue = byte(in[IFLA_TUN_MULTI_QUEUE]);
 	t->owner = in[IFLA_TUN_OWNER] ? (int64_t)nla_get_u32(in[IFLA_TUN_OWNER]) : -1;
 	t->group = in[IFLA_TUN_GROUP] ? (int64_t)nla_get_u32(in[IFLA_TUN_GROUP]) : -1;
-	t->odd = byte(in[IFLA_TUN_VNET_HDR]) || (in[IFLA_TUN_NUM_DISABLED_QUEUES] &&
-						 nla_get_u32(in[IFLA_TUN_NUM_DISABLED_QUEUES]));
+	t->odd =
+		hardware != (t->type == IFF_TAP ? ARPHRD_ETHER : ARPHRD_NONE) ||
+		byte(in[IFLA_TUN_VNET_HDR]) ||
+		(in[IFLA_TUN_NUM_DISABLED_QUEUES] && nla_get_u32(in[IFLA_TUN_NUM_DISABLED_QUEUES]));
 	/* a single one shows as carrier alone */
 	t->queues = in[IFLA_TUN_NUM_QUEUES] ? nla_get_u32(in[IFLA_TUN_NUM_QUEUES]) : carrier;
 	return 0;
@@ -116,7 +120,7 @@ const char *net_tun_refused(const struct net_job *job, const Ckpt__Net__Link *l)
 	const Ckpt__Net__Tun *t = l->tun;
 
 	if (t->odd || t->queues > MAX_QUEUES)
-		return "it has headers for offloads, or queues that are detached";
+		return "it has headers for offloads, queues that are detached, or another type";
 	if (ends < t->queues)
 		return "a process outside the tree has it open (" DEVICE ")";
 	if (ends > t->queues)

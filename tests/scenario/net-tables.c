@@ -25,6 +25,7 @@ static const char *const looks[] = {
 	"ip neigh show proxy",
 	"ip -6 neigh show proxy | sort -u",
 	"ip -d link show v1 | grep -o 'numtx.*'",
+	"unshare -m sh -c 'mount -t sysfs sys /sys && ls -d /sys/class/net/*/queues/*'",
 };
 #define LOOKS (sizeof(looks) / sizeof(*looks))
 
@@ -85,6 +86,7 @@ int main(int argc, char **argv)
 	    "ip link set v1 gso_max_size 30000 up && bridge link set dev v0 learning off");
 	run("bridge fdb add 02:00:00:00:00:55 dev v0 master static && "
 	    "bridge fdb add 02:00:00:00:00:56 dev v0 self && "
+	    "bridge fdb add 02:00:00:00:00:58 dev v0 master extern_learn && "
 	    "bridge fdb add 02:00:00:00:00:57 dev br0 self local");
 	run("ip neigh add proxy 10.0.0.9 dev v0 && ip -6 neigh add proxy fd00::9 dev v0 && "
 	    "ip -6 neigh add proxy fd00::8 dev v1");
