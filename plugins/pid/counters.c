@@ -83,7 +83,10 @@ static int look(void *arg, struct ckpt_error *err)
 
 	a->max = own_pid_max();
 	a->last = (uint32_t)syscall(SYS_getpid) - 1;
-	a->noexec = own_number(NOEXEC_FILE, &a->noexec) < 0 ? 0 : a->noexec + 1;
+	a->noexec = 0;
+	if (has_noexec() && own_number(NOEXEC_FILE, &a->noexec) < 0)
+		return ckpt_fail(err, EIO, "reading " NOEXEC_FILE);
+	a->noexec += has_noexec();
 	return a->max ? 0 : ckpt_fail(err, EIO, "reading " PID_MAX_FILE);
 }
 
@@ -150,6 +153,22 @@ int pid_check_counters(const Ckpt__Pid__Namespace *rec, struct ckpt_error *err)
 	return 0;
 }
 
+int pid_plan_noexec(struct ckpt_run *run, const Ckpt__Pid__Namespace *rec)
+{
+	uint32_t own = 0;
+
+	if (!rec->memfd_noexec)
+		return 0;
+	if (has_noexec() && own_number(NOEXEC_FILE, &own) == 0 && own > rec->memfd_noexec - 1)
+		return ckpt_unmet(run, CKPT_EXIT_FAILED, "set it lower here for the restore",
+				  "pid namespace %u: " NOEXEC_FILE " was %u, and here it is %u",
+				  rec->id, rec->memfd_noexec - 1, own);
+	if (!has_noexec() && rec->memfd_noexec > 1)
+		return ckpt_unmet(run, CKPT_EXIT_PRIVILEGE, "restore on Linux 6.3 or newer",
+				  "this kernel has no " NOEXEC_FILE);
+	return 0;
+}
+
 static int write_number(const char *path, uint32_t value, struct ckpt_error *err)
 {
 	CKPT_AUTO_FD int fd = open(path, O_WRONLY | O_CLOEXEC);
@@ -164,7 +183,10 @@ static int write_noexec(uint32_t value, struct ckpt_error *err)
 {
 	uint32_t now;
 
-	if (own_number(NOEXEC_FILE, &now) == 0 && now >= value)
+	/* a kernel without the file allows all */
+	if (!has_noexec())
+		return value ? ckpt_fail(err, ENOENT, "there is no " NOEXEC_FILE) : 0;
+	if (own_number(NOEXEC_FILE, &now) == 0 && now == value)
 		return 0;
 	return write_number(NOEXEC_FILE, value, err);
 }

@@ -95,6 +95,8 @@ int pid_put_back_counters(struct ckpt_run *run, const struct pid_nsmap *map,
 int pid_write_last(struct ckpt_run *run, const struct ckpt_ns *ns, uint32_t last,
 		   struct ckpt_error *err);
 int pid_check_counters(const Ckpt__Pid__Namespace *rec, struct ckpt_error *err);
+/* Can what memfds may be be had here? */
+int pid_plan_noexec(struct ckpt_run *run, const Ckpt__Pid__Namespace *rec);
 
 /* ---- making (make.c) ------------------------------------------------------------ */
 

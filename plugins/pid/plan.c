@@ -94,6 +94,7 @@ static int load_namespaces(struct ckpt_run *run, struct pid_plan *p, struct ckpt
 					       r->ns);
 		if (pid_check_counters(r, err))
 			return -err->err;
+		pid_plan_noexec(run, r);
 	}
 	return 0;
 }
