@@ -230,6 +230,7 @@ static int put_tables(struct ckpt_run *run, struct fd_state *st, struct ckpt_err
 	return r;
 }
 
+/* Kinds that list the flags they may have are those without one (<ckpt/fd.h>). */
 static bool has_position(const struct ckpt_fd_kind *kind)
 {
 	return kind->size <= offsetof(struct ckpt_fd_kind, flags_ok) || !kind->flags_ok;

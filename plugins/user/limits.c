@@ -98,7 +98,7 @@ void user_limits_free(Ckpt__User__Maps *rec)
 	rec->n_limits = 0;
 }
 
-int user_limits_check(const Ckpt__User__Maps *rec, struct ckpt_error *err)
+static int user_limits_check(const Ckpt__User__Maps *rec, struct ckpt_error *err)
 {
 	if (rec->n_limits > MAX_LIMITS)
 		return ckpt_fail_image(err, "%zu limits", rec->n_limits);
@@ -108,6 +108,22 @@ int user_limits_check(const Ckpt__User__Maps *rec, struct ckpt_error *err)
 		    rec->limits[i]->value < 0)
 			return ckpt_fail_image(err, "limit %zu: bad name or value", i);
 	return 0;
+}
+
+int user_limits_plan(struct ckpt_run *run, const Ckpt__User__Maps *rec, struct ckpt_error *err)
+{
+	int r = user_limits_check(rec, err);
+
+	for (size_t i = 0; i < rec->n_limits && r == 0; i++) {
+		char path[128];
+
+		snprintf(path, sizeof(path), ROOT "/%s", rec->limits[i]->name);
+		if (access(path, F_OK))
+			r = ckpt_unmet(run, CKPT_EXIT_PRIVILEGE,
+				       "restore on the kernel of the dump", "this kernel has no %s",
+				       path);
+	}
+	return r;
 }
 
 static int write_inside(void *arg, struct ckpt_error *err)

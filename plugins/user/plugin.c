@@ -55,7 +55,7 @@ static int plan(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_erro
 	for (int which = 0; which < USER_MAPS && r == 0; which++)
 		r = check_map(rec, parent, (enum user_map)which, err);
 	if (r == 0)
-		r = user_limits_check(rec, err);
+		r = user_limits_plan(run, rec, err);
 	if (r < 0)
 		return r;
 	/* who made it had ids that its parent knew, but has taken away since: nobody has them now

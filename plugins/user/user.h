@@ -33,7 +33,7 @@ int user_check(const struct user_list *map, const char *what, struct ckpt_error 
 int user_limits_read(struct ckpt_run *run, const struct ckpt_ns *ns, Ckpt__User__Maps *rec,
 		     struct ckpt_error *err);
 void user_limits_free(Ckpt__User__Maps *rec);
-int user_limits_check(const Ckpt__User__Maps *rec, struct ckpt_error *err);
+int user_limits_plan(struct ckpt_run *run, const Ckpt__User__Maps *rec, struct ckpt_error *err);
 int user_limits_write(struct ckpt_run *run, struct ckpt_ns *ns, struct ckpt_error *err);
 
 /* collect.c */
