@@ -307,6 +307,8 @@ static int put_mount(struct ckpt_run *run, const struct mnt_state *st, const str
 		rec.gone = &gone;
 	}
 	rec.locked = m->locked && !m->ns->owner->own && ckpt_feature_on(run, "locked");
+	if (rec.locked || (m->top && !m->ns->owner->own && ckpt_feature_on(run, "locked")))
+		rec.loose = m->loose;
 	rec.unbindable = groups && m->m->unbindable;
 	if (groups) {
 		rec.peers = group_name(g, m->m->peers);

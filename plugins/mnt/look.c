@@ -115,6 +115,24 @@ static int take_off(const struct mnt_state *st, struct mnt_mount *m, struct ckpt
 	return 0;
 }
 
+/* What can be taken away is given back: without `ro` a look at its files would change their times.
+ */
+static int try_flags(struct mnt_mount *m, struct ckpt_error *err)
+{
+	for (uint32_t flag = 1; m->attr != UINT32_MAX && flag <= MNT_LOCKABLE; flag <<= 1) {
+		struct mount_attr take = { .attr_clr = flag }, give = { .attr_set = flag };
+
+		if (!(m->attr & flag & MNT_LOCKABLE))
+			continue;
+		if (!mount_setattr(m->fd, "", AT_EMPTY_PATH, &take, sizeof(take)) &&
+		    !mount_setattr(m->fd, "", AT_EMPTY_PATH, &give, sizeof(give)))
+			m->loose |= flag;
+		else if (errno != EPERM)
+			return ckpt_fail_sys(err, errno, "mount_setattr(2) of %s", m->m->point);
+	}
+	return 0;
+}
+
 static int look_at(const struct mnt_state *st, struct mnt_mount *m, struct ckpt_error *err)
 {
 	CKPT_AUTO_FD int fd = open(m->m->point, O_PATH | O_NOFOLLOW | O_CLOEXEC);
@@ -131,7 +149,9 @@ static int look_at(const struct mnt_state *st, struct mnt_mount *m, struct ckpt_
 	m->fd = ckpt_steal_fd(&fd);
 	if (m->fs->type && m->fs->type->shows == CKPT_NS_TYPES && !m->fs->asked && m->fs->probe < 0)
 		m->fs->probe = m->fd;
-	return m->parent ? take_off(st, m, err) : 0;
+	if (m->parent && take_off(st, m, err) < 0)
+		return -err->err;
+	return m->locked || !m->parent ? try_flags(m, err) : 0;
 }
 
 static int from_the_top(struct look *l, struct ckpt_error *err)

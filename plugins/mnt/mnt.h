@@ -33,6 +33,10 @@ struct mnt_fstype {
 
 /* NULL: we cannot make that one. */
 const struct mnt_fstype *mnt_fstype(const char *name);
+/* Flags that are locked one by one when another user namespace gets a copy of the mount. */
+#define MNT_LOCKABLE \
+	((uint32_t)(MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC))
+
 /* The flags of a mount in mountinfo's words; -EINVAL: there is one that we do not know. */
 int mnt_attr_parse(const char *text, uint32_t *attr);
 
@@ -58,7 +62,8 @@ struct mnt_mount {
 	uint64_t copy;		  /* STATX_MNT_ID, in the copy that is peeled */
 	struct mnt_fs *fs;
 	uint32_t attr;
-	bool top; /* the root of its namespace */
+	uint32_t loose; /* flags of a locked mount, or of the root, that are not locked */
+	bool top;	/* the root of its namespace */
 	bool file, deleted, locked, seen;
 	/* from outside */
 	const char *key; /* the user's; or NULL */

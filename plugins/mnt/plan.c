@@ -6,9 +6,8 @@
 
 #include "mnt.h"
 
-#define ATTR_KNOWN                                                                      \
-	(MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC | \
-	 MOUNT_ATTR_NOATIME | MOUNT_ATTR_STRICTATIME | MOUNT_ATTR_NODIRATIME |          \
+#define ATTR_KNOWN                                                                            \
+	(MNT_LOCKABLE | MOUNT_ATTR_NOATIME | MOUNT_ATTR_STRICTATIME | MOUNT_ATTR_NODIRATIME | \
 	 MOUNT_ATTR_NOSYMFOLLOW)
 #define PAGE 4096
 
@@ -129,6 +128,13 @@ static int plan_node(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec)
 			  mnt_bytes(&rec->point, point, sizeof(point)));
 }
 
+/* What a copy of the namespace locks: these, and only of what it copies. */
+static bool good_loose(const struct ckpt_ns *ns, const Ckpt__Mnt__Mount *rec)
+{
+	return !(rec->loose & ~(rec->attr & MNT_LOCKABLE)) &&
+	       (!rec->loose || (!ns->owner->own && (rec->locked || !rec->parent)));
+}
+
 static int plan_mount(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec, struct ckpt_error *err)
 {
 	const struct ckpt_ns *ns = ckpt_ns_by_id(run, rec->ns);
@@ -139,6 +145,7 @@ static int plan_mount(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec, struct 
 	    (rec->parent && (!parent || parent->id >= rec->id || parent->ns != rec->ns)) ||
 	    (rec->fs && !ckpt_record_by_id(run, "mnt.filesystem", rec->fs)) ||
 	    !is_path(&rec->root) || !is_path(&rec->point) || rec->attr & ~(uint32_t)ATTR_KNOWN ||
+	    !good_loose(ns, rec) ||
 	    (rec->deleted && (!rec->gone || rec->gone->uid == UINT32_MAX ||
 			      rec->gone->gid == UINT32_MAX || !rec->fs || rec->root.len < 10 ||
 			      memcmp(rec->root.data + rec->root.len - 9, "//deleted", 9))))

@@ -26,7 +26,10 @@ static const Ckpt__Mnt__Mount *mount_at(const struct sources *s, size_t i)
 	return i < s->made->n_mounts ? s->made->rec[i] : NULL;
 }
 
-/* Not shared with where it comes from, or what is mounted on it would be seen there. */
+/*
+ * Not shared with where it comes from, or what is mounted on it would be seen there. Loose flags
+ * come when others can no longer be locked.
+ */
 int mnt_prepare(int fd, const Ckpt__Mnt__Mount *rec, struct ckpt_error *err)
 {
 	struct mount_attr a = { .propagation = MS_PRIVATE };
@@ -34,9 +37,8 @@ int mnt_prepare(int fd, const Ckpt__Mnt__Mount *rec, struct ckpt_error *err)
 	if (mount_setattr(fd, "", AT_EMPTY_PATH, &a, sizeof(a)))
 		return ckpt_fail_sys(err, errno, "mount_setattr(2), MS_PRIVATE");
 	a = (struct mount_attr){
-		.attr_set = rec->attr,
-		.attr_clr = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV |
-			    MOUNT_ATTR_NOEXEC | MOUNT_ATTR__ATIME | MOUNT_ATTR_NODIRATIME |
+		.attr_set = rec->attr & ~rec->loose,
+		.attr_clr = MNT_LOCKABLE | MOUNT_ATTR__ATIME | MOUNT_ATTR_NODIRATIME |
 			    MOUNT_ATTR_NOSYMFOLLOW,
 	};
 	a.attr_clr &= ~(a.attr_set & ~(uint64_t)MOUNT_ATTR__ATIME);

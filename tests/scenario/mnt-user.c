@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Mount namespaces that belong to nested user namespaces. One is a copy, in which all that
- * was there before is locked, together with its flags, and what was mounted since is not;
+ * was there before is locked, together with its flags, while flags that it was given since,
+ * as by bubblewrap, and what was mounted since are not;
  * the other is a container that its own root has put together, and in which nothing is.
  * The two try that out when they are asked through pipes.
  */
@@ -106,6 +107,16 @@ static void check_copy(void)
 	CHECK(mount(NULL, in(top, "given"), NULL, MS_REMOUNT | MS_BIND | same, NULL) &&
 		      errno == EPERM,
 	      "the read-only flag of a given mount can be taken away");
+	CHECK(umount(in(top, "later")) && errno == EINVAL,
+	      "a mount with its own flags can be taken off");
+	CHECK(mount(NULL, in(top, "later"), NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL) &&
+		      errno == EPERM,
+	      "a flag that it was given with can be taken away");
+	CHECK(!mount(NULL, in(top, "later"), NULL, MS_REMOUNT | MS_BIND | MS_NODEV, NULL),
+	      "it cannot take a flag of its own away: %s", strerror(errno));
+	CHECK(!mount(NULL, in(top, "later"), NULL, MS_REMOUNT | MS_BIND | MS_NODEV | MS_RDONLY,
+		     NULL),
+	      "it cannot set it again: %s", strerror(errno));
 	CHECK(mount(top, in(top, "own"), NULL, MS_BIND, NULL) && errno == EINVAL,
 	      "what is below given mounts can be uncovered");
 	CHECK(holds(in(top, "own/file"), "its own"), "its own mount has other content");
@@ -125,6 +136,8 @@ static void start_copy(void)
 		return;
 	MUST(prctl(PR_SET_NAME, "copy"));
 	enter_namespaces("0 0 65536\n");
+	MUST(mount(NULL, in(top, "later"), NULL, MS_REMOUNT | MS_BIND | MS_NODEV | MS_RDONLY,
+		   NULL));
 	MUST(mount("own", in(top, "own"), "tmpfs", MS_NOSUID, "size=64k"));
 	write_file(in(top, "own/file"), "its own");
 	answer(COPY, check_copy);
@@ -217,6 +230,8 @@ int main(int argc, char **argv)
 	MUST(mkdir(in(top, "own"), 0755));
 	MUST(mount("given", in(top, "given"), "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC,
 		   NULL));
+	MUST(mkdir(in(top, "later"), 0755));
+	MUST(mount("later", in(top, "later"), "tmpfs", MS_NODEV, NULL));
 	start_copy();
 	start_container();
 	for (int i = 0; i < HELPERS; i++)
