@@ -54,13 +54,17 @@ class Victim:
             why = self.said("failed") or self.said("stderr") or "it died"
             raise Failure(f"the victim cannot build its state: {why}")
 
+    def asked(self):
+        """Which process of the tree answers."""
+        return self.pid
+
     def ask(self, seconds=60):
         """Lets the victim check itself and returns its answer."""
         result = self.dir / "result"
         result.unlink(missing_ok=True)
         self.checks += 1
         try:
-            os.kill(self.pid, signal.SIGUSR1)
+            os.kill(self.asked(), signal.SIGUSR1)
         except ProcessLookupError:
             return "it is gone"
         try:

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: MIT
+"""Programs that make namespaces for others: bubblewrap as an ordinary user, alone and as flatpak uses it;
+unshare(1) in unshare(1). A scenario's victim runs in them."""
+import os
+import shutil
+import subprocess
+
+from lib import proc, roundtrip
+from lib.report import Skip
+from lib.victim import Victim
+
+USER = ("setpriv", "--reuid=1000", "--regid=1000", "--clear-groups")
+BUBBLEWRAP = USER + ("bwrap", "--unshare-all", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc",
+                     "--tmpfs", "/var/tmp", "--bind", "DIR", "DIR")
+# not a time namespace: that of its children is refused where unshare is in a user namespace (time.children)
+EVERYTHING = ("unshare", "--map-root-user", "--mount-proc", "--fork", "-m", "-u", "-i", "-n", "-p", "-C")
+
+# {name: (scenario, the words before the program; DIR is the victim's directory)}
+SANDBOXES = {
+    "bwrap": ("fd-basic", BUBBLEWRAP),
+    # nobody in it may make a user namespace
+    "bwrap-closed": ("fd-basic", BUBBLEWRAP + ("--unshare-user", "--disable-userns", "--cap-drop", "ALL",
+                                               "--hostname", "closed", "--chdir", "/", "--new-session")),
+    # its loopback is down: not fd-basic
+    "unshare-in-unshare": ("sock-stream", EVERYTHING + EVERYTHING),
+}
+
+
+class Inside(Victim):
+    """A victim that others have started: it is asked, and they are its tree."""
+
+    def __init__(self, test, program, words):
+        directory = test.dir / "victim"
+        directory.mkdir()
+        directory.chmod(0o777)
+        # where an ordinary user may go
+        self.program = shutil.copy(program, directory)
+        words = [str(directory) if word == "DIR" else word for word in words]
+        super().__init__(test, words[0], directory, [*words[1:], self.program])
+
+    def asked(self):
+        """The program itself is further down."""
+        for pid in proc.tree(self.pid):
+            if proc.read(f"/proc/{pid}/cmdline").split("\0")[0] == self.program:
+                return pid
+        return self.pid
+
+
+def sandboxed(context, test, scenario, words):
+    """Left running, then twice over."""
+    os.chmod(test.dir, 0o755)
+    made = subprocess.run([str(test.dir) if word == "DIR" else word for word in words] + ["true"],
+                          capture_output=True, text=True, timeout=60, check=False, cwd="/")
+    if made.returncode:
+        raise Skip(f"no such sandbox on this machine: {made.stderr.strip()}")
+    victim, ckpt = Inside(test, context.scenario(scenario), words), context.ckpt()
+    roundtrip.leave_running(ckpt, test, victim)
+    roundtrip.rounds(ckpt, test, victim, 2)
+
+
+def tests(context):
+    """One for each."""
+    for name, (scenario, words) in SANDBOXES.items():
+        def run(test, scenario=scenario, words=words):
+            sandboxed(context, test, scenario, words)
+        yield f"sandboxes/{name}", run
