@@ -32,27 +32,6 @@ static const char *const looks[] = {
 static char *seen[LOOKS];
 static unsigned offloads;
 
-static void run(const char *command)
-{
-	if (system(command))
-		victim_die("%s failed", command);
-}
-
-static char *look(const char *command)
-{
-	FILE *f = popen(command, "re");
-	char *text = NULL;
-	size_t cap = 0;
-
-	if (!f || getdelim(&text, &cap, 0, f) < 0) {
-		free(text);
-		text = strdup("");
-	}
-	if (f)
-		pclose(f);
-	return text;
-}
-
 /* A flag of ETHTOOL_GFLAGS' kind: may the device compute checksums when it sends? */
 static unsigned checksums(unsigned command, unsigned value)
 {
@@ -69,7 +48,7 @@ static unsigned checksums(unsigned command, unsigned value)
 static void check(void)
 {
 	for (size_t i = 0; i < LOOKS; i++) {
-		char *now = look(looks[i]);
+		char *now = victim_look(looks[i]);
 
 		CHECK(!strcmp(now, seen[i]), "%s was\n%.400s\nis\n%.400s", looks[i], seen[i], now);
 		free(now);
@@ -81,28 +60,30 @@ int main(int argc, char **argv)
 {
 	victim_init(argc, argv);
 	MUST(unshare(CLONE_NEWNET));
-	run("ip link add br0 type bridge && ip link add v0 type veth peer name v1 numtxqueues 4 && "
-	    "ip link set v0 master br0 && ip link set br0 up && ip link set v0 up && "
-	    "ip link set v1 gso_max_size 30000 up && bridge link set dev v0 learning off");
-	run("bridge fdb add 02:00:00:00:00:55 dev v0 master static && "
-	    "bridge fdb add 02:00:00:00:00:56 dev v0 self && "
-	    "bridge fdb add 02:00:00:00:00:58 dev v0 master extern_learn && "
-	    "bridge fdb add 02:00:00:00:00:57 dev br0 self local");
-	run("ip neigh add proxy 10.0.0.9 dev v0 && ip -6 neigh add proxy fd00::9 dev v0 && "
-	    "ip -6 neigh add proxy fd00::8 dev v1");
-	run("tc qdisc add dev v0 root handle 7: tbf rate 1mbit burst 10k latency 50ms && "
-	    "tc qdisc add dev v0 parent 7:1 handle 8: pfifo limit 33 && "
-	    "tc qdisc add dev v0 ingress");
-	run("tc qdisc add dev v1 root handle 1: htb default 20 r2q 5 && "
-	    "tc class add dev v1 parent 1: classid 1:1 htb rate 10mbit ceil 20mbit && "
-	    "tc class add dev v1 parent 1:1 classid 1:20 htb rate 1mbit ceil 5mbit prio 3 && "
-	    "tc class add dev v1 parent 1:1 classid 1:21 htb rate 40gbit burst 20k && "
-	    "tc qdisc add dev v1 parent 1:20 handle 20: bfifo limit 5000 && "
-	    "tc qdisc add dev v1 clsact");
+	victim_run("ip link add br0 type bridge && ip link add v0 type veth peer name v1 "
+		   "numtxqueues 4 && "
+		   "ip link set v0 master br0 && ip link set br0 up && ip link set v0 up && "
+		   "ip link set v1 gso_max_size 30000 up && bridge link set dev v0 learning off");
+	victim_run("bridge fdb add 02:00:00:00:00:55 dev v0 master static && "
+		   "bridge fdb add 02:00:00:00:00:56 dev v0 self && "
+		   "bridge fdb add 02:00:00:00:00:58 dev v0 master extern_learn && "
+		   "bridge fdb add 02:00:00:00:00:57 dev br0 self local");
+	victim_run("ip neigh add proxy 10.0.0.9 dev v0 && ip -6 neigh add proxy fd00::9 dev v0 && "
+		   "ip -6 neigh add proxy fd00::8 dev v1");
+	victim_run("tc qdisc add dev v0 root handle 7: tbf rate 1mbit burst 10k latency 50ms && "
+		   "tc qdisc add dev v0 parent 7:1 handle 8: pfifo limit 33 && "
+		   "tc qdisc add dev v0 ingress");
+	victim_run(
+		"tc qdisc add dev v1 root handle 1: htb default 20 r2q 5 && "
+		"tc class add dev v1 parent 1: classid 1:1 htb rate 10mbit ceil 20mbit && "
+		"tc class add dev v1 parent 1:1 classid 1:20 htb rate 1mbit ceil 5mbit prio 3 && "
+		"tc class add dev v1 parent 1:1 classid 1:21 htb rate 40gbit burst 20k && "
+		"tc qdisc add dev v1 parent 1:20 handle 20: bfifo limit 5000 && "
+		"tc qdisc add dev v1 clsact");
 	offloads = !checksums(ETHTOOL_GTXCSUM, 0);
 	checksums(ETHTOOL_STXCSUM, offloads);
 	for (size_t i = 0; i < LOOKS; i++) {
-		seen[i] = look(looks[i]);
+		seen[i] = victim_look(looks[i]);
 		if (!seen[i][0])
 			victim_die("%s says nothing", looks[i]);
 	}

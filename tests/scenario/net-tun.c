@@ -33,25 +33,6 @@ static const char *const looks[] = {
 static char *seen[LOOKS];
 static int tun, queues[2], bare, udp;
 
-static void run(const char *command)
-{
-	if (system(command))
-		victim_die("%s failed", command);
-}
-
-static char *look(const char *command)
-{
-	FILE *f = popen(command, "re");
-	char *text = NULL;
-	size_t cap = 0;
-
-	if (!f || getdelim(&text, &cap, 0, f) < 0)
-		text = strdup("");
-	if (f)
-		pclose(f);
-	return text;
-}
-
 static int attach(int fd, const char *name, int flags)
 {
 	struct ifreq req = { .ifr_flags = (short)flags };
@@ -132,7 +113,7 @@ static void check(void)
 	int sndbuf = 0;
 
 	for (size_t i = 0; i < LOOKS; i++) {
-		char *now = look(looks[i]);
+		char *now = victim_look(looks[i]);
 
 		CHECK(!strcmp(now, seen[i]), "%s was\n%.700s\nis\n%.700s", looks[i], seen[i], now);
 		free(now);
@@ -153,28 +134,29 @@ int main(int argc, char **argv)
 
 	victim_init(argc, argv);
 	MUST(unshare(CLONE_NEWNET));
-	run("echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6; "
-	    "echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6");
+	victim_run("echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6; "
+		   "echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6");
 	tun = open_tun();
 	MUST(attach(tun, "vpn0", IFF_TUN | IFF_NO_PI));
 	MUST(ioctl(tun, TUNSETSNDBUF, &sndbuf));
-	run("ip link add br0 type bridge && "
-	    "ip tuntap add mode tap name stays0 user 1000 group 1001 && "
-	    "ip tuntap add mode tap name gone0 && ip tuntap del mode tap name gone0");
+	victim_run("ip link add br0 type bridge && "
+		   "ip tuntap add mode tap name stays0 user 1000 group 1001 && "
+		   "ip tuntap add mode tap name gone0 && ip tuntap del mode tap name gone0");
 	for (int i = 0; i < 2; i++) {
 		queues[i] = open_tun();
 		MUST(attach(queues[i], "vm0", IFF_TAP | IFF_MULTI_QUEUE));
 	}
 	bare = open_tun();
-	run("ip link set vm0 master br0 address 02:00:00:00:00:11 up && ip link set br0 up && "
-	    "ip addr add 10.9.0.1 peer 10.9.0.2 dev vpn0 && ip link set vpn0 mtu 1280 up && "
-	    "ip route add 192.0.2.0/24 via 10.9.0.2 && ip addr add 10.8.0.1/24 dev stays0");
+	victim_run(
+		"ip link set vm0 master br0 address 02:00:00:00:00:11 up && ip link set br0 up && "
+		"ip addr add 10.9.0.1 peer 10.9.0.2 dev vpn0 && ip link set vpn0 mtu 1280 up && "
+		"ip route add 192.0.2.0/24 via 10.9.0.2 && ip addr add 10.8.0.1/24 dev stays0");
 	udp = MUST(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
 	MUST(bind(udp, (struct sockaddr *)&here, sizeof(here)));
 	/* the kernel takes notice of a carrier a while later */
-	run("until ip -o link show br0 | grep -q 'state UP'; do sleep 0.01; done");
+	victim_run("until ip -o link show br0 | grep -q 'state UP'; do sleep 0.01; done");
 	for (size_t i = 0; i < LOOKS; i++)
-		seen[i] = look(looks[i]);
+		seen[i] = victim_look(looks[i]);
 	victim_ready();
 	victim_serve(check);
 }

@@ -45,32 +45,11 @@ static const char *const looks[] = {
 static char *seen[2][16];
 static int request[2], reply[2];
 
-static char *look(const char *command)
-{
-	FILE *f = popen(command, "r");
-	char *text = NULL;
-	size_t cap = 0;
-
-	if (!f || getdelim(&text, &cap, 0, f) < 0) {
-		free(text);
-		text = strdup("");
-	}
-	if (f)
-		pclose(f);
-	return text;
-}
-
-static void run(const char *command)
-{
-	if (system(command))
-		victim_die("%s failed", command);
-}
-
 static void remember(int who)
 {
-	run(SETTLED);
+	victim_run(SETTLED);
 	for (size_t i = 0; i < sizeof(looks) / sizeof(*looks); i++)
-		seen[who][i] = look(looks[i]);
+		seen[who][i] = victim_look(looks[i]);
 }
 
 /* From the line on that differs first. */
@@ -91,7 +70,7 @@ static void judge(int who, char *failure, size_t size)
 {
 	failure[0] = 0;
 	for (size_t i = 0; i < sizeof(looks) / sizeof(*looks); i++) {
-		char *now = look(looks[i]);
+		char *now = victim_look(looks[i]);
 
 		if (strcmp(now, seen[who][i]) != 0 && !failure[0])
 			tell(who, i, now, failure, size);
@@ -152,13 +131,14 @@ static void child(void)
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	MUST(unshare(CLONE_NEWNET));
-	run(NO_WAIT);
+	victim_run(NO_WAIT);
 	MUST(write(reply[1], "m", 1));
 	while (read(request[0], &c, 1) == 1) {
 		if (c == 'u') {
-			run("ip link set lo up && ip link set v2 mtu 1400 up && ip addr add "
-			    "10.7.0.2/24 dev v2 && ip -6 addr add fd00:7::2/64 dev v2 nodad && "
-			    "ip link set p2 up && ip -6 addr add fd00:8::2/64 dev p2 nodad");
+			victim_run(
+				"ip link set lo up && ip link set v2 mtu 1400 up && ip addr add "
+				"10.7.0.2/24 dev v2 && ip -6 addr add fd00:7::2/64 dev v2 nodad && "
+				"ip link set p2 up && ip -6 addr add fd00:8::2/64 dev p2 nodad");
 			remember(1);
 			MUST(write(reply[1], "u", 1));
 		} else if (c == 'j') {
@@ -188,31 +168,34 @@ int main(int argc, char **argv)
 	MUST(pipe(request));
 	MUST(pipe(reply));
 	MUST(unshare(CLONE_NEWNET));
-	run(NO_WAIT);
+	victim_run(NO_WAIT);
 	pid = MUST(fork());
 	if (pid == 0)
 		child();
 	MUST(read(reply[0], &c, 1));
 	snprintf(command, sizeof(command),
 		 "ip link add v1 index 77 type veth peer name v2 index 88 netns %d", (int)pid);
-	run(command);
+	victim_run(command);
 	snprintf(command, sizeof(command),
 		 "ip link add p1 type veth peer name p2 netns %d && ip link add br7 index 99 type "
 		 "bridge ageing_time 12300 forward_delay 400 priority 77 mcast_snooping 0 && "
 		 "ip link set p1 master br7 up && bridge link set dev p1 cost 55 hairpin on "
 		 "learning off && ip link set br7 up && ip -6 addr add fd00:8::1/64 dev br7 nodad",
 		 (int)pid);
-	run(command);
-	run("ip link set v1 address 02:00:00:00:07:01 alias 'the near end' && ip link set lo up && "
-	    "ip addr add 10.9.9.9/32 dev lo && ip addr add 10.7.0.1/24 dev v1 && "
-	    "ip -6 addr add fd00:7::1/64 dev v1 nodad && ip link set v1 up");
+	victim_run(command);
+	victim_run("ip link set v1 address 02:00:00:00:07:01 alias 'the near end' && ip link set "
+		   "lo up && "
+		   "ip addr add 10.9.9.9/32 dev lo && ip addr add 10.7.0.1/24 dev v1 && "
+		   "ip -6 addr add fd00:7::1/64 dev v1 nodad && ip link set v1 up");
 	MUST(write(request[1], "u", 1));
 	MUST(read(reply[0], &c, 1));
-	run("ip route add 192.0.2.0/24 via 10.7.0.2 metric 7 && ip route add table 100 default via "
-	    "10.7.0.2 && ip rule add from 10.9.9.9 lookup 100 priority 55 && "
-	    "ip neigh add 10.7.0.99 lladdr 02:00:00:00:00:63 dev v1 nud permanent");
-	run("echo 1 >/proc/sys/net/ipv4/ip_forward; echo 2 >/proc/sys/net/ipv4/conf/v1/rp_filter; "
-	    "echo 321 >/proc/sys/net/core/somaxconn");
+	victim_run("ip route add 192.0.2.0/24 via 10.7.0.2 metric 7 && ip route add table 100 "
+		   "default via "
+		   "10.7.0.2 && ip rule add from 10.9.9.9 lookup 100 priority 55 && "
+		   "ip neigh add 10.7.0.99 lladdr 02:00:00:00:00:63 dev v1 nud permanent");
+	victim_run("echo 1 >/proc/sys/net/ipv4/ip_forward; echo 2 "
+		   ">/proc/sys/net/ipv4/conf/v1/rp_filter; "
+		   "echo 321 >/proc/sys/net/core/somaxconn");
 	remember(0);
 	victim_ready();
 	victim_serve(check);

@@ -72,6 +72,10 @@ void victim_skip(const char *fmt, ...) __attribute__((format(printf, 1, 2), nore
 
 /* Reads a small file whole; returns a zero-terminated malloc'ed text, NULL with errno. */
 char *victim_read(const char *path);
+/* A command of the shell that must succeed. */
+void victim_run(const char *command);
+/* What a command prints, to be freed. */
+char *victim_look(const char *command);
 
 /* The number after "KEY:" in /proc/PID/status (of the given radix), or -1. */
 long long victim_status(pid_t pid, const char *key, int radix);

@@ -227,6 +227,27 @@ char *victim_read(const char *path)
 	return text;
 }
 
+void victim_run(const char *command)
+{
+	if (system(command))
+		victim_die("%s failed", command);
+}
+
+char *victim_look(const char *command)
+{
+	FILE *f = popen(command, "re");
+	char *text = NULL;
+	size_t cap = 0;
+
+	if (!f || getdelim(&text, &cap, 0, f) < 0) {
+		free(text);
+		text = strdup("");
+	}
+	if (f)
+		pclose(f);
+	return text;
+}
+
 long long victim_status(pid_t pid, const char *key, int radix)
 {
 	char path[64];
