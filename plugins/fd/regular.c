@@ -87,9 +87,9 @@ int fd_place_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct 
 				 "allow the loss, or let the program close it");
 	/* O_PATH has symbolic links too; a link of /proc leads to none */
 	if (ckpt_stat_in(run, (uint32_t)mnt, f->link, true, &st))
-		return fd_refuse(run, f, "path", "the path does not lead to the file for ckpt",
-				 "run ckpt in the same mount namespace; files that were renamed "
-				 "away or deleted are not saved yet");
+		return fd_refuse(
+			run, f, "path", "the path does not lead to the file for ckpt",
+			"run ckpt in the same mount namespace, where the file has that name");
 	if (st.st_dev == f->st.st_dev && st.st_ino == f->st.st_ino)
 		return 0;
 	snprintf(reason, sizeof(reason),

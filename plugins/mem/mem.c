@@ -94,6 +94,8 @@ static const struct ckpt_step steps[] = {
 	  .help = "page contents",
 	  .after = NAMES("collected"),
 	  .before = NAMES("memory-saved"),
+	  /* it may refuse what is tried again at once */
+	  .wants = NAMES("task.due"),
 	  .fn = mem_save },
 	{ .runs = CKPT_RESTORE,
 	  .name = "plan",

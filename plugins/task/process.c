@@ -60,6 +60,17 @@ static void add_itimer(Ckpt__Task__Process *rec, struct parts *p, unsigned which
 	p->itimer_list[rec->n_itimers++] = m;
 }
 
+/*
+ * A periodic one that has gone off is started again when its signal is taken, and shows nothing
+ * until then. One that goes off at once is the same: there is one SIGALRM, however often it comes.
+ */
+static void while_its_signal_waits(struct itimerval *v)
+{
+	if (!v->it_value.tv_sec && !v->it_value.tv_usec &&
+	    (v->it_interval.tv_sec || v->it_interval.tv_usec))
+		v->it_value.tv_usec = 1;
+}
+
 /* What only the process itself can tell. */
 static int ask(struct ckpt_run *run, const struct ckpt_task *t, Ckpt__Task__Process *rec,
 	       struct parts *p, struct ckpt_error *err)
@@ -93,6 +104,8 @@ static int ask(struct ckpt_run *run, const struct ckpt_task *t, Ckpt__Task__Proc
 		struct itimerval v;
 
 		memcpy(&v, ckpt_script_out(s, itimer[w], 1), sizeof(v));
+		if (w == ITIMER_REAL)
+			while_its_signal_waits(&v);
 		if ((v.it_value.tv_sec || v.it_value.tv_usec) &&
 		    task_want(run, TASK_ITIMERS, t, "interval timer"))
 			add_itimer(rec, p, w, &v);

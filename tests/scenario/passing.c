@@ -14,7 +14,6 @@
 #include <sys/inotify.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/time.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -103,23 +102,32 @@ static void creator_go(void)
 	close(ends[1]);
 }
 
-/* ---- a timer that goes off once, a little later each time ------------------------------------ */
+/* ---- timers that go off once, one after the other ---------------------------------------- */
+
+enum { TIMERS = 400, APART_NS = 250000 };
+
+static timer_t timers[TIMERS];
 
 static void timer_init(void)
 {
+	struct sigevent event = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGRTMIN };
 	sigset_t set;
 
 	sigemptyset(&set);
-	sigaddset(&set, SIGALRM);
+	sigaddset(&set, SIGRTMIN);
 	MUST(sigprocmask(SIG_BLOCK, &set, NULL));
+	for (int i = 0; i < TIMERS; i++)
+		MUST(timer_create(CLOCK_MONOTONIC, &event, &timers[i]));
 }
 
 static void timer_come(void)
 {
-	static int times;
-	const struct itimerval soon = { .it_value.tv_usec = 5000 * ++times };
+	for (int i = 0; i < TIMERS; i++) {
+		const struct itimerspec soon = { .it_value.tv_nsec = (i + 1L) * APART_NS };
 
-	CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0, "setitimer: %s", strerror(errno));
+		CHECK(timer_settime(timers[i], 0, &soon, NULL) == 0, "timer_settime: %s",
+		      strerror(errno));
+	}
 }
 
 static void timer_go(void)
@@ -128,8 +136,10 @@ static void timer_go(void)
 	sigset_t set;
 
 	sigemptyset(&set);
-	sigaddset(&set, SIGALRM);
-	CHECK(sigtimedwait(&set, NULL, &patience) == SIGALRM, "no SIGALRM: %s", strerror(errno));
+	sigaddset(&set, SIGRTMIN);
+	for (int i = 0; i < TIMERS; i++)
+		CHECK(sigtimedwait(&set, NULL, &patience) == SIGRTMIN, "signal %d does not come",
+		      i);
 }
 
 static const struct passing {
