@@ -60,6 +60,18 @@ void *ckpt_state(struct ckpt_run *run)
 	return run->current ? run->states[run->current->index] : NULL;
 }
 
+void *ckpt_state_make(struct ckpt_run *run, size_t size)
+{
+	void *state = ckpt_state(run);
+
+	if (state)
+		return state;
+	state = calloc(1, size);
+	if (state)
+		ckpt_state_set(run, state);
+	return state;
+}
+
 void ckpt_log(struct ckpt_run *run, enum ckpt_log_level level, const char *fmt, ...)
 {
 	char prefix[128];

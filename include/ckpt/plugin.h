@@ -201,6 +201,8 @@ CKPT_API bool ckpt_kills(const struct ckpt_run *run);
 /* Per-plugin state of this run; state_free of the descriptor releases it. */
 CKPT_API void ckpt_state_set(struct ckpt_run *run, void *state);
 CKPT_API void *ckpt_state(struct ckpt_run *run);
+/* The same, made of `size` zero bytes by calloc(3) on first use; NULL: out of memory. */
+CKPT_API void *ckpt_state_make(struct ckpt_run *run, size_t size);
 
 enum ckpt_log_level { CKPT_LOG_WARN, CKPT_LOG_INFO, CKPT_LOG_DEBUG, CKPT_LOG_TRACE };
 

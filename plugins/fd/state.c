@@ -9,14 +9,7 @@
 
 struct fd_state *fd_state(struct ckpt_run *run)
 {
-	struct fd_state *st = ckpt_state(run);
-
-	if (st)
-		return st;
-	st = calloc(1, sizeof(*st));
-	if (st)
-		ckpt_state_set(run, st);
-	return st;
+	return ckpt_state_make(run, sizeof(struct fd_state));
 }
 
 int fd_kinds_list(struct ckpt_run *run, struct fd_state *st)

@@ -237,15 +237,10 @@ static const struct ckpt_extension extensions[] = {
 
 struct ipc_state *ipc_state(struct ckpt_run *run, struct ckpt_error *err)
 {
-	struct ipc_state *st = ckpt_state(run);
+	struct ipc_state *st = ckpt_state_make(run, sizeof(*st));
 
-	if (st)
-		return st;
-	st = calloc(1, sizeof(*st));
 	if (!st)
 		ckpt_fail_sys(err, ENOMEM, "state");
-	else
-		ckpt_state_set(run, st);
 	return st;
 }
 

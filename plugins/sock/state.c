@@ -9,14 +9,7 @@
 
 struct sock_state *sock_state(struct ckpt_run *run)
 {
-	struct sock_state *st = ckpt_state(run);
-
-	if (st)
-		return st;
-	st = calloc(1, sizeof(*st));
-	if (st)
-		ckpt_state_set(run, st);
-	return st;
+	return ckpt_state_make(run, sizeof(struct sock_state));
 }
 
 void sock_state_free(void *state)
