@@ -155,12 +155,15 @@ static int on_group(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
 	(void)err;
 	if (!db)
 		return 0;
-	nla_for_each_nested(entry, db, left) nla_for_each_nested(info, entry, inner)
+	nla_for_each_nested(entry, db, left)
 	{
-		const struct br_mdb_entry *e = nla_data(info);
+		nla_for_each_nested(info, entry, inner)
+		{
+			const struct br_mdb_entry *e = nla_data(info);
 
-		if (nla_len(info) >= (int)sizeof(*e) && e->state & MDB_PERMANENT)
-			*(bool *)arg = true;
+			if (nla_len(info) >= (int)sizeof(*e) && e->state & MDB_PERMANENT)
+				*(bool *)arg = true;
+		}
 	}
 	return 0;
 }

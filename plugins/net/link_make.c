@@ -87,8 +87,6 @@ static int put_settings(struct nl_msg *msg, const Ckpt__Net__Link *l)
 		r = nla_put(msg, IFLA_ADDRESS, (int)l->address.len, l->address.data);
 	if (r == 0 && l->master)
 		r = nla_put_u32(msg, IFLA_MASTER, l->master);
-	if (r == 0)
-		r = net_put_all(msg, l->own, l->n_own);
 	return r == 0 && l->alias[0] ? nla_put_string(msg, IFLA_IFALIAS, l->alias) : r;
 }
 
@@ -166,6 +164,28 @@ int net_links_make(struct net_job *job, struct ckpt_error *err)
 	return r;
 }
 
+static int put_own(struct nl_msg *msg, const Ckpt__Net__Link *l)
+{
+	const struct ifinfomsg info = { .ifi_index = (int)l->index };
+	int r = nlmsg_append(msg, (void *)(uintptr_t)&info, sizeof(info), NLMSG_ALIGNTO);
+
+	return r < 0 ? r : net_put_all(msg, l->own, l->n_own);
+}
+
+/* When all ports have their bridge: what that may have depends on them (br_add_if()). */
+static int set_own(struct net_job *job, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < job->net->n_links; i++) {
+		const Ckpt__Net__Link *l = job->net->links[i];
+		struct nl_msg *msg = l->n_own ? nlmsg_alloc_simple(RTM_SETLINK, 0) : NULL;
+		int r = l->n_own ? net_finish(job, msg, msg ? put_own(msg, l) : -NLE_NOMEM) : 0;
+
+		if (r < 0)
+			return ckpt_fail(err, EIO, "link %s: %s", l->name, nl_geterror(r));
+	}
+	return 0;
+}
+
 int net_links_up(struct net_job *job, struct ckpt_error *err)
 {
 	for (size_t i = 0; i < job->net->n_links; i++) {
@@ -178,5 +198,5 @@ int net_links_up(struct net_job *job, struct ckpt_error *err)
 		if (r < 0)
 			return ckpt_fail(err, EIO, "link %s: %s", l->name, nl_geterror(r));
 	}
-	return 0;
+	return set_own(job, err);
 }

@@ -333,8 +333,9 @@ static void refuse_tun(struct net_job *job, const Ckpt__Net__Link *l)
 	if (!ckpt_feature_on(job->run, "tun"))
 		refuse(job, "tun", l, "the feature net.tun is switched off", "switch it on");
 	else if (reason)
-		refuse(job, "tun-outside", l, reason,
-		       "dump the tree that has it open, or close it");
+		refuse(job, l->tun->odd ? "tun-details" : "tun-outside", l, reason,
+		       l->tun->odd ? "set it back, or delete the device"
+				   : "dump the tree that has it open, or close it");
 }
 
 static void refuse_link(struct net_job *job, const Ckpt__Net__Link *l)

@@ -45,7 +45,6 @@ struct net_state {
 };
 /* Made on first use; NULL: out of memory. */
 struct net_state *net_state(struct ckpt_run *run);
-void net_state_free(void *state);
 
 /* ---- netlink.c ---- */
 
@@ -98,9 +97,9 @@ int net_tun_read(Ckpt__Net__Link *l, struct nlattr *data, unsigned hardware, boo
 		 struct ckpt_error *err);
 /* dump, after fd.survey: why it cannot be saved, or NULL. */
 const char *net_tun_refused(const struct net_job *job, const Ckpt__Net__Link *l);
-int net_tun_plan(const Ckpt__Net__Link *l, struct ckpt_error *err);
+int net_tun_plan(struct ckpt_run *run, const Ckpt__Net__Link *l, struct ckpt_error *err);
 int net_tun_make(struct net_job *job, const Ckpt__Net__Link *l, struct ckpt_error *err);
-void net_state_free(void *state);
+void net_ends_free(struct net_state *st);
 
 /* ---- offload.c: what a link leaves to its device (ethtool -K) ---- */
 

@@ -1,10 +1,27 @@
 /* SPDX-License-Identifier: MIT */
 /* The plugin net: what network namespaces hold. */
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "net.h"
+
+struct net_state *net_state(struct ckpt_run *run)
+{
+	return ckpt_state_make(run, sizeof(struct net_state));
+}
+
+static void state_free(void *state)
+{
+	struct net_state *st = state;
+
+	if (!st)
+		return;
+	net_ends_free(st);
+	net_ahead_free(st->ahead);
+	free(st);
+}
 
 static void net_free(Ckpt__Net__Network **net)
 {
@@ -120,7 +137,7 @@ static int plan_link(struct ckpt_run *run, const Ckpt__Net__Network *net, const 
 			       ? ckpt_fail_image(err, "link %u: not the loopback device", l->index)
 			       : 0;
 	if (l->tun || !strcmp(l->kind, "tun"))
-		return net_tun_plan(l, err);
+		return net_tun_plan(run, l, err);
 	if (l->external)
 		return net_external_plan(run, l, err);
 	if (!strcmp(l->kind, "bridge") || !strcmp(l->kind, "dummy"))
@@ -294,5 +311,5 @@ CKPT_PLUGIN{
 	.rules = rules,
 	.steps = steps,
 	.extensions = extensions,
-	.state_free = net_state_free,
+	.state_free = state_free,
 };

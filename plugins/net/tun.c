@@ -6,6 +6,7 @@
  * packets may be.
  */
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <linux/if_arp.h>
 #include <linux/if_tun.h>
 #include <linux/sockios.h>
@@ -31,30 +32,12 @@ struct net_end {
 	int fd; /* restore: until it is handed out */
 };
 
-void net_state_free(void *p)
+void net_ends_free(struct net_state *st)
 {
-	struct net_state *st = p;
-
-	if (!st)
-		return;
 	for (size_t i = 0; i < st->n; i++)
 		if (st->ends[i].fd >= 0)
 			close(st->ends[i].fd);
 	free(st->ends);
-	net_ahead_free(st->ahead);
-	free(st);
-}
-
-struct net_state *net_state(struct ckpt_run *run)
-{
-	struct net_state *st = ckpt_state(run);
-
-	if (st)
-		return st;
-	st = calloc(1, sizeof(*st));
-	if (st)
-		ckpt_state_set(run, st);
-	return st;
 }
 
 static int note(struct ckpt_run *run, uint32_t ns, const char *name, int fd, struct ckpt_error *err)
@@ -128,7 +111,17 @@ const char *net_tun_refused(const struct net_job *job, const Ckpt__Net__Link *l)
 	return !t->queues && !t->persistent ? "its carrier is switched off" : NULL;
 }
 
-int net_tun_plan(const Ckpt__Net__Link *l, struct ckpt_error *err)
+static int plan_device(struct ckpt_run *run)
+{
+	struct stat st;
+
+	if (stat(DEVICE, &st) || !S_ISCHR(st.st_mode) || st.st_rdev != makedev(10, 200))
+		return ckpt_unmet(run, CKPT_EXIT_FAILED, "load the module tun",
+				  "there is no " DEVICE);
+	return 0;
+}
+
+int net_tun_plan(struct ckpt_run *run, const Ckpt__Net__Link *l, struct ckpt_error *err)
 {
 	const Ckpt__Net__Tun *t = l->tun;
 
@@ -137,7 +130,7 @@ int net_tun_plan(const Ckpt__Net__Link *l, struct ckpt_error *err)
 	    (t->queues > 1 && !t->multi_queue) || (!t->queues && !t->persistent) ||
 	    t->owner >= UINT32_MAX || t->group >= UINT32_MAX)
 		return ckpt_fail_image(err, "link %u: no device of " DEVICE, l->index);
-	return 0;
+	return plan_device(run);
 }
 
 /* One more queue; the first one makes the device. */
@@ -212,6 +205,16 @@ static int find(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ifre
 	return *ns ? 0 : -err->err;
 }
 
+/* IFF_NOFILTER is the bit of IFF_NO_PI too, so it tells only of devices with headers. */
+static bool is_filtered(int fd, const struct ifreq *req)
+{
+	struct sock_fprog program = { 0 };
+
+	/* EINVAL: only a tap can have one */
+	return !(req->ifr_flags & IFF_NOFILTER) ||
+	       (!ioctl(fd, TUNGETFILTER, &program) && program.len);
+}
+
 static int tun_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
 {
 	const int odd = IFF_NAPI | IFF_NAPI_FRAGS | IFF_VNET_HDR | IFF_DETACH_QUEUE;
@@ -228,7 +231,7 @@ static int tun_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struc
 	if (ns->own)
 		return refuse(run, f, "tun-outside",
 			      "its device is in the network namespace of ckpt, which is not saved");
-	if (req.ifr_flags & odd || !(req.ifr_flags & IFF_NOFILTER))
+	if (req.ifr_flags & odd || is_filtered(f->fd, &req))
 		return refuse(run, f, "tun-details",
 			      "headers for offloads, filters and detached queues are not saved");
 	return note(run, ns->id, req.ifr_name, -1, err);
@@ -269,17 +272,13 @@ static int tun_plan(struct ckpt_run *run, uint32_t file, struct ckpt_error *err)
 	const Ckpt__Net__TunEnd *rec = ckpt_record_need(run, "net.tun-end", file, err);
 	const struct ckpt_ns *ns = rec ? ckpt_ns_by_id(run, rec->ns) : NULL;
 	const Ckpt__Net__Network *net;
-	struct stat st;
 
 	if (!rec)
 		return -err->err;
 	if (!ns || ns->type != CKPT_NS_NET || rec->sndbuf > INT32_MAX)
 		return ckpt_fail_image(err, "open file %u: no network namespace", file);
-	if (stat(DEVICE, &st) || !S_ISCHR(st.st_mode) || st.st_rdev != makedev(10, 200))
-		return ckpt_unmet(run, CKPT_EXIT_FAILED, "load the module tun",
-				  "there is no " DEVICE);
 	if (!rec->name[0])
-		return 0;
+		return plan_device(run);
 	net = ns->own ? NULL : ckpt_record_need(run, "net.network", ns->id, err);
 	for (size_t i = 0; net && i < net->n_links; i++)
 		if (!strcmp(net->links[i]->name, rec->name) && net->links[i]->tun &&

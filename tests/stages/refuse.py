@@ -68,9 +68,9 @@ def all_at_once(context, test, patterns):
     refused(context, test, COMBINED, [patterns[name] for name in COMBINED])
 
 
-# a connection through address translation, a router of multicast; "ready" is written at the end
+# a connection through address translation, a router of multicast, a tap with a filter; it tells when all are there
 NETWORK_PROGRAM = """
-import pathlib, socket, struct, sys, time
+import ctypes, fcntl, os, pathlib, socket, struct, sys, time
 server = socket.create_server(("127.0.0.1", 5300))
 client = socket.create_connection(("10.0.0.1", 80))
 accepted, _ = server.accept()
@@ -78,6 +78,9 @@ client.send(b"x"); accepted.recv(1); accepted.send(b"y"); client.recv(1)
 router = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_IGMP)
 router.setsockopt(socket.IPPROTO_IP, 200, 1)
 router.setsockopt(socket.IPPROTO_IP, 202, struct.pack("HBBI4s4s", 0, 0, 1, 0, b"\\x7f\\0\\0\\1", b"\\0" * 4))
+tap, program = os.open("/dev/net/tun", os.O_RDWR), ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 65535))
+fcntl.ioctl(tap, 0x400454ca, struct.pack("16sH22x", b"tap0", 0x1002))
+fcntl.ioctl(tap, 0x401054d5, struct.pack("HxxxxxxQ", 1, ctypes.addressof(program)))
 pathlib.Path(sys.argv[1]).touch()
 time.sleep(99999)
 """
@@ -103,7 +106,7 @@ time.sleep(99999)
 """
 NETWORK_BLOCKERS = ("net tun-outside .*link held0", 'net link-kind .*"vxlan"', "net bridge-groups",
                     "net qdisc-kind .* mq 5: of link v0", "net tc-filter .*filters of .* htb 1: of link v1",
-                    "net conntrack .*1 connections", "net multicast-routing")
+                    "net conntrack .*1 connections", "net multicast-routing", "net tun-details .*filters")
 
 
 def started(test, *command):
