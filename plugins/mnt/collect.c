@@ -285,7 +285,8 @@ static int put_mount(struct ckpt_run *run, const struct mnt_state *st, const str
 {
 	Ckpt__Mnt__Mount rec = CKPT__MNT__MOUNT__INIT;
 	Ckpt__Mnt__Inode gone = CKPT__MNT__INODE__INIT;
-	const bool groups = has_groups(run, st, m);
+	const bool groups = has_groups(run, st, m), nested = !m->ns->owner->own,
+		   locks = ckpt_feature_on(run, "locked");
 
 	rec.id = m->id;
 	rec.rank = m->rank;
@@ -306,9 +307,9 @@ static int put_mount(struct ckpt_run *run, const struct mnt_state *st, const str
 		mnt_inode_of(&gone, &was);
 		rec.gone = &gone;
 	}
-	rec.locked = m->locked && !m->ns->owner->own && ckpt_feature_on(run, "locked");
-	if (rec.locked || (m->top && !m->ns->owner->own && ckpt_feature_on(run, "locked")))
-		rec.loose = m->loose;
+	rec.locked = nested && locks && m->locked;
+	if (nested && (rec.locked || m->top))
+		rec.loose = locks ? m->loose : m->attr & MNT_LOCKABLE;
 	rec.unbindable = groups && m->m->unbindable;
 	if (groups) {
 		rec.peers = group_name(g, m->m->peers);

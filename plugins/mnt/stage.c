@@ -212,7 +212,7 @@ static int find_again(void *arg, struct ckpt_error *err)
 		}
 		close(s->made->mounts[i]);
 		s->made->mounts[i] = fd;
-		if (set_loose(fd, rec, err) < 0 || (fd >= 0 && leave_to_last(s, ids, i, err) < 0))
+		if (fd >= 0 && (set_loose(fd, rec, err) < 0 || leave_to_last(s, ids, i, err) < 0))
 			return -err->err;
 	}
 	return ids ? 0 : ckpt_fail(err, ENOMEM, "out of memory");
@@ -255,7 +255,10 @@ static int add_unlocked(void *arg, struct ckpt_error *err)
 	return lay_all(s, false, false, err);
 }
 
-/* Is there anything that its owner must not take off? A root from outside is such a thing. */
+/*
+ * Is there anything that its owner must not take off? A root from outside is such a thing, and so
+ * are flags of the root that are locked.
+ */
 static bool has_locked(const struct stage *s)
 {
 	const Ckpt__Mnt__Mount *root = mount_at(s, root_of(s));
@@ -263,7 +266,7 @@ static bool has_locked(const struct stage *s)
 	for (size_t i = 0; i < s->made->n_mounts; i++)
 		if (mount_at(s, i) && mount_at(s, i)->locked)
 			return true;
-	return !root->fs;
+	return !root->fs || root->attr & MNT_LOCKABLE & ~root->loose;
 }
 
 int mnt_stage(struct ckpt_run *run, struct mnt_made *made, struct ckpt_ns *ns,

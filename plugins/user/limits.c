@@ -59,7 +59,8 @@ static int read_inside(void *arg, struct ckpt_error *err)
 	const struct job *job = arg;
 	CKPT_AUTO_FD int dir = open(ROOT, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	struct dirent **names;
-	int n = scandirat(dir, ".", &names, not_dots, alphasort), r = n < 0 ? -errno : 0;
+	int n = dir < 0 ? -1 : scandirat(dir, ".", &names, not_dots, alphasort),
+	    r = n < 0 ? -errno : 0;
 
 	for (int i = 0; i < n; i++) {
 		int32_t value = INT_MAX;

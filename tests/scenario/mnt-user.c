@@ -3,8 +3,9 @@
  * Mount namespaces that belong to nested user namespaces. One is a copy, in which all that
  * was there before is locked, together with its flags, while flags that it was given since,
  * as by bubblewrap, and what was mounted since are not;
- * the other is a container that its own root has put together, and in which nothing is.
- * The two try that out when they are asked through pipes.
+ * another is a container that its own root has put together, and in which nothing is; of the
+ * third only flags of its root are locked, which is all that it has. They try that out when they
+ * are asked through pipes.
  */
 #include "victim.h"
 
@@ -19,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { COPY, CONTAINER, HELPERS };
+enum { COPY, CONTAINER, BARE, HELPERS };
 
 static int question[HELPERS][2], reply[HELPERS][2];
 static const char *top;
@@ -62,8 +63,8 @@ static void ask(int which, const char *name)
 	victim_ask(question[which][1], reply[which][0], "%s", name);
 }
 
-/* A user namespace with these ids, and a mount namespace of its own. */
-static void enter_namespaces(const char *map)
+/* A user namespace with these ids. */
+static void enter_user(const char *map)
 {
 	char path[64];
 	int fd, done[2], go[2];
@@ -94,6 +95,12 @@ static void enter_namespaces(const char *map)
 	close(go[1]);
 	MUST(setresgid(0, 0, 0));
 	MUST(setresuid(0, 0, 0));
+}
+
+/* And a mount namespace of its own. */
+static void enter_namespaces(const char *map)
+{
+	enter_user(map);
 	MUST(unshare(CLONE_NEWNS));
 }
 
@@ -201,10 +208,57 @@ static void start_container(void)
 	answer(CONTAINER, check_container);
 }
 
+/* ---- a root and nothing else ------------------------------------------------------------ */
+
+static void check_bare(void)
+{
+	CHECK(mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_NODEV, NULL) && errno == EPERM,
+	      "a flag of its root can be taken away");
+	CHECK(!mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV | MS_NOEXEC,
+		     NULL),
+	      "a flag cannot be added: %s", strerror(errno));
+	CHECK(!mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV, NULL),
+	      "and not be taken away: %s", strerror(errno));
+}
+
+static void start_bare(void)
+{
+	int ready[2], go[2];
+	char c;
+
+	if (MUST(fork()))
+		return;
+	MUST(prctl(PR_SET_NAME, "outside-bare"));
+	MUST(pipe(ready));
+	MUST(pipe(go));
+	MUST(unshare(CLONE_NEWNS));
+	MUST(mount("bare", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755"));
+	MUST(chdir("/tmp"));
+	MUST(mkdir("proc", 0755));
+	MUST(mount("/proc", "proc", NULL, MS_BIND, NULL));
+	MUST(syscall(SYS_pivot_root, ".", "."));
+	MUST(umount2(".", MNT_DETACH));
+	if (MUST(fork()) == 0) {
+		MUST(prctl(PR_SET_NAME, "bare"));
+		enter_user("0 0 65536\n");
+		MUST(write(ready[1], "", 1));
+		MUST(read(go[0], &c, 1));
+		MUST(unshare(CLONE_NEWNS));
+		answer(BARE, check_bare);
+	}
+	/* it was for the maps: nothing but the root is to be copied */
+	MUST(read(ready[0], &c, 1));
+	MUST(umount2("/proc", MNT_DETACH));
+	MUST(write(go[1], "", 1));
+	for (;;)
+		pause();
+}
+
 static void check(void)
 {
 	ask(COPY, "copy");
 	ask(CONTAINER, "container");
+	ask(BARE, "bare");
 	CHECK(!umount(in(top, "given")), "in the first namespace it is locked too: %s",
 	      strerror(errno));
 	CHECK(!mount("given", in(top, "given"), "tmpfs",
@@ -234,6 +288,7 @@ int main(int argc, char **argv)
 	MUST(mount("later", in(top, "later"), "tmpfs", MS_NODEV, NULL));
 	start_copy();
 	start_container();
+	start_bare();
 	for (int i = 0; i < HELPERS; i++)
 		MUST(read(reply[i][0], &c, 1));
 	victim_ready();
