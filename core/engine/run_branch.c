@@ -233,8 +233,11 @@ static int look_at_settings(struct branch *b, struct copy_place *p, struct ckpt_
 			r = add_layer(b, &all->list[i], err);
 		else if (all->list[i].id == SET_SHARED)
 			r = add_path(&b->shared_paths, &all->list[i], err);
-	if (!r && upper && b->layers.n)
-		r = look_at_upper(b, upper, err);
+	if (!r && upper)
+		r = b->layers.n ? look_at_upper(b, upper, err)
+				: ckpt_fail_as(err, CKPT_EXIT_USAGE, EINVAL,
+					       "--upper is for what is written to a --layer, and "
+					       "there is none");
 	if (r < 0)
 		return r;
 	*p = (struct copy_place){ .lock = b->lock,

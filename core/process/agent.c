@@ -31,9 +31,9 @@
 
 #define STOP_TIMEOUT_MS 3000
 #define RED_ZONE	128
-#define SHORT_WAIT	64    /* yields before it is worth sleeping */
-#define SHORT_SLICE	50000 /* nanoseconds of the first sleep, and of the longest: */
-#define LONG_SLICE	2000000
+#define SHORT_WAIT_US	100   /* of yielding before it is worth sleeping */
+#define SHORT_SLICE	50000 /* nanoseconds of the first sleep; each is twice the last, up to: */
+#define LONG_SLICE	3200000
 #define SCRIPT_PATIENCE 600 /* seconds that one portion of a script may take */
 
 static long futex(uint32_t *word, int op, uint32_t val, const struct timespec *timeout)
@@ -96,7 +96,8 @@ int agent_wait(struct ckpt_agent *a, struct ckpt_error *err)
 	uint32_t done;
 
 	/* most scripts are short: two sleeps would cost more than they do */
-	for (int i = 0; i < SHORT_WAIT && !agent_is_done(a); i++)
+	for (const uint64_t begin = now_us();
+	     !agent_is_done(a) && now_us() - begin < SHORT_WAIT_US;)
 		sched_yield();
 	while ((done = __atomic_load_n(&a->seat->done, __ATOMIC_ACQUIRE)) != a->seq) {
 		int status;

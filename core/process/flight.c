@@ -231,7 +231,8 @@ int flights_settle(struct ckpt_run *run, int r, struct ckpt_error *err)
 	if (ckpt_script_settle(run, &posted) >= 0)
 		return r;
 	if (r < 0) {
-		ckpt_hint(err, "what may have been the reason: %s", posted.text);
+		if (!err->hint[0])
+			ckpt_hint(err, "what may have been the reason: %s", posted.text);
 		return r;
 	}
 	*err = posted;

@@ -145,7 +145,7 @@ static inline SPAWN_PART int64_t make_there(const struct request *rq)
 	return fd < 0 ? fd : r;
 }
 
-#define SEIZE_PATIENCE 10 /* seconds */
+#define SEIZE_PATIENCE 3 /* seconds */
 
 /*
  * A thread in execve(2) cannot be seized before all others of its task are gone, and they are not
@@ -291,6 +291,13 @@ int keeper_make(struct keeper *k, uint64_t length, uid_t uid, pid_t member, stru
 	return (int)shmid;
 }
 
+/* Nobody will come for those who stand still: they leave by themselves. */
+static void unguard(struct keeper *k)
+{
+	for (struct rescue *r = k->rescue; r; r = r->next)
+		__atomic_store_n(&((struct agent_header *)r->header)->guarded, 0, __ATOMIC_SEQ_CST);
+}
+
 void keeper_stop(struct keeper *k)
 {
 	int r;
@@ -303,6 +310,7 @@ void keeper_stop(struct keeper *k)
 		do
 			r = (int)waitpid(k->pid, NULL, __WALL);
 		while (r < 0 && errno == EINTR);
+		unguard(k);
 	} else {
 		r = ckpt_end_child(k->pid);
 		close(ckpt_steal_fd(&k->socket));

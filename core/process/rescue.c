@@ -2,8 +2,8 @@
 /*
  * A filter of the task's may kill for one of the calls that an agent makes, or that lead into it
  * and out, once nobody suspends it; and a task that is stopped goes on when nobody is left. A
- * tracer that dies leaves such a thread at the worst place. So its tracer is the keeper from the
- * start, to whom the engine hands its requests (trace.c), and the suspension ends for no moment.
+ * tracer that dies leaves such a thread at the worst place. So the keeper is its tracer before an
+ * agent comes; the engine hands it its requests (trace.c), and the suspension ends for no moment.
  *
  * If the engine dies, agents of such tasks stand still, without a system call, until the keeper
  * has stopped the threads and given them their registers.

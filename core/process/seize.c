@@ -54,33 +54,36 @@ struct scan {
 	bool found_new;
 };
 
-/* A thread leader that has exited while other threads go on. */
-static bool is_dead_leader(const struct ckpt_task *t)
+/*
+ * Does that file of /proc tell of a zombie, or of nobody any more? One that cannot be read does
+ * not: what is alive must not be taken for dead.
+ */
+static bool is_over(const struct ckpt_task *t, const char *path)
 {
-	struct ckpt_error ignored = { 0 };
+	struct ckpt_error why = { 0 };
 	CKPT_AUTO_FREE char *stat = NULL;
 	int64_t state = 0;
 
-	if (ckpt_proc_read(t, "stat", &stat, &ignored) < 0)
-		return true;
+	if (INSIST(ckpt_proc_read(t, path, &stat, &why)) < 0)
+		return why.err == ENOENT || why.err == ESRCH;
 	ckpt_proc_stat_field(stat, 3, &state);
 	return state == 'Z' || state == 'X';
+}
+
+/* A thread leader that has exited while other threads go on. */
+static bool is_dead_leader(const struct ckpt_task *t)
+{
+	return is_over(t, "stat");
 }
 
 static int collect_stop(struct ckpt_thread *th, struct ckpt_error *err);
 
 bool is_exiting(const struct ckpt_thread *th)
 {
-	struct ckpt_error ignored = { 0 };
-	CKPT_AUTO_FREE char *stat = NULL;
 	char path[40];
-	int64_t state = 0;
 
 	snprintf(path, sizeof(path), "task/%d/stat", (int)th->tid);
-	if (ckpt_proc_read(th->task, path, &stat, &ignored) < 0)
-		return true;
-	ckpt_proc_stat_field(stat, 3, &state);
-	return state == 'Z' || state == 'X';
+	return is_over(th->task, path);
 }
 
 static int fail_seize(const struct ckpt_thread *th, int e, struct ckpt_error *err)
@@ -91,6 +94,12 @@ static int fail_seize(const struct ckpt_thread *th, int e, struct ckpt_error *er
 
 	if (ckpt_proc_read(th->task, "status", &status, &ignored) >= 0)
 		ckpt_proc_field(status, "TracerPid", tracer, sizeof(tracer));
+	if (e == EPIPE || e == ECONNRESET) {
+		ckpt_fail_as(err, CKPT_EXIT_REFUSED, e,
+			     "task %d (%s): thread %d cannot be stopped: it is in execve(2)",
+			     (int)th->task->pid, th->task->comm, (int)th->tid);
+		return ckpt_hint(err, "dump again in a moment");
+	}
 	ckpt_fail_as(err,
 		     e != EPERM	    ? CKPT_EXIT_FAILED
 		     : atoi(tracer) ? CKPT_EXIT_REFUSED
@@ -250,17 +259,14 @@ static void drop_gone_threads(struct ckpt_task *t)
 	t->n_threads = kept;
 }
 
-/* When all stand, who has a filter has it for good; one with a filter may have given it to others.
+/* When all of a task stand, who has a filter has it for good; until then another may have given it.
  */
 static int look_again(struct scan *s, struct ckpt_error *err)
 {
 	const struct ckpt_task *t = &s->task->pub;
-	bool kept = false;
 	int r = 0;
 
-	for (size_t i = 0; i < t->n_threads; i++)
-		kept |= t->threads[i]->agent->tracer != NULL;
-	for (size_t i = 0; kept && !r && i < t->n_threads; i++) {
+	for (size_t i = 0; s->ps->keeper.shares && !r && i < t->n_threads; i++) {
 		struct ckpt_agent *a = t->threads[i]->agent;
 
 		if (a->state != THREAD_STOPPED || a->tracer || !rescue_is_filtered(a->th))
@@ -477,7 +483,7 @@ static int detach(struct ckpt_thread *th)
  */
 bool is_dead(const struct ckpt_task *t)
 {
-	struct ckpt_error ignored = { 0 };
+	struct ckpt_error why = { 0 };
 	CKPT_AUTO_FREE char *stat = NULL;
 	int64_t state = 0, flags = 0;
 	int status;
@@ -485,8 +491,8 @@ bool is_dead(const struct ckpt_task *t)
 	for (size_t i = t->n_threads; i-- > 0;)
 		while (tracer_wait(t->threads[i]->agent->tracer, t->threads[i]->tid, &status) > 0)
 			;
-	if (ckpt_proc_read(t, "stat", &stat, &ignored) < 0)
-		return true;
+	if (ckpt_proc_read(t, "stat", &stat, &why) < 0)
+		return why.err == ENOENT || why.err == ESRCH;
 	ckpt_proc_stat_field(stat, 3, &state);
 	ckpt_proc_stat_field(stat, 9, &flags);
 	return state == 'Z' || state == 'X' || flags & PF_EXITING;

@@ -162,6 +162,8 @@ void fd_table_put(struct fd_table *t);
 pid_t tracer_wait(struct keeper *tracer, pid_t tid, int *status);
 
 /* wait.c */
+/* Of CLOCK_MONOTONIC. */
+uint64_t now_us(void);
 /* Wait for a stop of one thread of the tracer's (NULL: the engine), at most timeout_ms; *status is
  * waitpid's. -ESRCH: it died. */
 int wait_stop(struct keeper *tracer, pid_t tid, int timeout_ms, int *status);

@@ -13,7 +13,7 @@
 
 #define STEP_TIMEOUT_MS 10000
 
-static uint64_t now_us(void)
+uint64_t now_us(void)
 {
 	struct timespec t;
 
