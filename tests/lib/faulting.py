@@ -228,7 +228,8 @@ class Killed(Dump):
         self.runs += 1
         self.failed += code != 0
         # it can have ended before that call
-        expect(code == -signal.SIGKILL or (code, name) == (codes.OK, "-"), f"{what}: ckpt ended with {code}: {err[-200:]}")
+        expect(code == -signal.SIGKILL or (code, name) == (codes.OK, "-"),
+               f"{what}: ckpt ended with {code}: {err[-200:]}")
         self.unharmed(what)
 
 
