@@ -68,7 +68,7 @@ def all_at_once(context, test, patterns):
     refused(context, test, COMBINED, [patterns[name] for name in COMBINED])
 
 
-# a connection through address translation, a router of multicast, a tap with a filter; it tells when all are there
+# a connection through address translation, a router of multicast, a tap with a filter; then a file is made
 NETWORK_PROGRAM = """
 import ctypes, fcntl, os, pathlib, socket, struct, sys, time
 server = socket.create_server(("127.0.0.1", 5300))
@@ -78,7 +78,8 @@ client.send(b"x"); accepted.recv(1); accepted.send(b"y"); client.recv(1)
 router = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_IGMP)
 router.setsockopt(socket.IPPROTO_IP, 200, 1)
 router.setsockopt(socket.IPPROTO_IP, 202, struct.pack("HBBI4s4s", 0, 0, 1, 0, b"\\x7f\\0\\0\\1", b"\\0" * 4))
-tap, program = os.open("/dev/net/tun", os.O_RDWR), ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 65535))
+tap = os.open("/dev/net/tun", os.O_RDWR)
+program = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 65535))
 fcntl.ioctl(tap, 0x400454ca, struct.pack("16sH22x", b"tap0", 0x1002))
 fcntl.ioctl(tap, 0x401054d5, struct.pack("HxxxxxxQ", 1, ctypes.addressof(program)))
 pathlib.Path(sys.argv[1]).touch()
@@ -148,7 +149,7 @@ def passing(context, test, what):
 
 
 def due(context, test):
-    """Timers that go off while the tree is looked at: each is armed in the image, or its signal is pending."""
+    """Timers that go off meanwhile: each is armed in the image, or its signal is pending."""
     victim, ckpt = Victim(test, context.scenario("passing"), args=["timer"]), context.ckpt()
     for number in range(5):
         victim.check("armed")
