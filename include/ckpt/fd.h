@@ -123,6 +123,13 @@ struct ckpt_fd_kind {
 	 * called for all: collect() can do without. May be NULL.
 	 */
 	void *(*ahead)(const struct ckpt_fd_found *f);
+	/*
+	 * restore, after `threads-made`: what could not be opened before, since it leads to a
+	 * thread. Returns a descriptor of the engine, which fd puts wherever what open() gave
+	 * stands in for it, and closes; -ENOENT: open() gave the right one. May be NULL.
+	 */
+	int (*reopen)(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
+		      struct ckpt_error *err);
 };
 
 #define CKPT_FD_POINT "fd"

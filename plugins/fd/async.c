@@ -40,21 +40,12 @@ static int read_async(int fd, int flags, struct async *a)
 static bool locate(struct ckpt_run *run, const struct f_owner_ex *o, uint32_t *task,
 		   uint32_t *thread)
 {
-	*thread = 0;
-	for (size_t i = 0; i < ckpt_task_count(run); i++) {
-		const struct ckpt_task *t = ckpt_task_at(run, i);
+	const struct ckpt_task *t = fd_thread_find(run, o->pid, thread);
 
-		*task = t->id;
-		if (t->pid == o->pid)
-			return true;
-		for (size_t j = 0; o->type == F_OWNER_TID && j < t->n_threads; j++) {
-			*thread = (uint32_t)j;
-			if (t->threads[j]->tid == o->pid)
-				return true;
-		}
-		*thread = 0;
-	}
-	return false;
+	if (!t || (*thread && o->type != F_OWNER_TID))
+		return false;
+	*task = t->id;
+	return true;
 }
 
 bool fd_async_any(int fd, int flags)
@@ -127,8 +118,9 @@ int fd_async_plan(struct ckpt_run *run, struct ckpt_error *err)
 
 		if (!ckpt_record_by_id(run, "fd.file", a->id) || a->type > F_OWNER_PGRP ||
 		    a->signal > 64 || (a->task && !fd_task_known(run, a->task)) ||
-		    (a->thread && a->type != F_OWNER_TID) || a->uid == UINT32_MAX ||
-		    a->euid == UINT32_MAX)
+		    (a->thread &&
+		     (a->type != F_OWNER_TID || a->thread >= fd_threads_known(run, a->task))) ||
+		    a->uid == UINT32_MAX || a->euid == UINT32_MAX)
 			return ckpt_fail_image(err, "the owner of open file %u is not valid",
 					       a->id);
 	}

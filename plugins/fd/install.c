@@ -9,6 +9,7 @@
 #include "steps.h"
 
 #include <fcntl.h>
+#include <sys/syscall.h>
 
 #define PORTION 128
 
@@ -32,6 +33,13 @@ static int call_open(struct ckpt_run *run, void *arg, struct ckpt_error *err)
 	const struct call *c = arg;
 
 	return c->kind->open(run, c->slot, err);
+}
+
+static int call_reopen(struct ckpt_run *run, void *arg, struct ckpt_error *err)
+{
+	const struct call *c = arg;
+
+	return c->kind->reopen(run, c->slot, err);
 }
 
 static int call_finish(struct ckpt_run *run, void *arg, struct ckpt_error *err)
@@ -238,6 +246,69 @@ int fd_install(struct ckpt_run *run, struct ckpt_error *err)
 		r = install_all(run, places, n, err);
 	if (!r)
 		ckpt_count(run, "descriptors", n);
+	return r;
+}
+
+/* What the task has under that number makes room. */
+static int replace(struct ckpt_run *run, const struct place *p, int fd, struct ckpt_error *err)
+{
+	struct ckpt_task *task = ckpt_task_by_id(run, p->task);
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = NULL;
+	int lent;
+
+	if (!task)
+		return ckpt_fail_image(err, "task %u of the descriptor tables was not made",
+				       p->task);
+	lent = ckpt_lend_fd(run, task, fd, err);
+	if (lent < 0)
+		return lent;
+	s = ckpt_script_new(run, "fd.reopen");
+	ckpt_script_add(s, SYS_dup3, CKPT_C(lent), CKPT_C(p->num),
+			CKPT_C(p->cloexec ? O_CLOEXEC : 0));
+	ckpt_script_add(s, SYS_close, CKPT_C(lent));
+	return ckpt_script_run(s, task->threads[0], err);
+}
+
+/* All `n` places of one description. */
+static int reopen_file(struct ckpt_run *run, const struct place *p, size_t n,
+		       const Ckpt__Fd__File *file, struct ckpt_error *err)
+{
+	const struct ckpt_extension *e = fd_kind_find(run, file);
+	struct ckpt_fd_slot slot = { .file = file->id, .flags = (int)file->flags };
+	struct call c = { .slot = &slot, .kind = e ? e->ops : NULL };
+	struct ckpt_error none = { 0 };
+	CKPT_AUTO_FD int fd = -1;
+	int r;
+
+	if (!c.kind || c.kind->size <= offsetof(struct ckpt_fd_kind, reopen) || !c.kind->reopen)
+		return 0;
+	fd = ckpt_call_as(run, file->plugin, call_reopen, &c, err);
+	if (fd == -ENOENT) {
+		*err = none;
+		return 0;
+	}
+	r = fd < 0 ? fd : set_state(fd, file, c.kind, err);
+	for (size_t i = 0; i < n && !r; i++)
+		r = replace(run, &p[i], fd, err);
+	return r;
+}
+
+int fd_reopen(struct ckpt_run *run, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE struct place *places = NULL;
+	size_t n = 0;
+	int r = list_places(run, &places, &n, err);
+
+	for (size_t i = 0, j; i < n && !r; i = j) {
+		const Ckpt__Fd__File *file = ckpt_record_by_id(run, "fd.file", places[i].file);
+
+		for (j = i + 1; j < n && places[j].file == places[i].file; j++)
+			;
+		r = file ? reopen_file(run, places + i, j - i, file, err)
+			 : ckpt_fail_image(err, "open file %u is not there", places[i].file);
+		if (r)
+			ckpt_wrap(err, "open file %u", places[i].file);
+	}
 	return r;
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * pidfds of tasks in the tree, living and dead. One whose process was reaped has
- * no number any more, only the status it ended with: any process that ends that
- * way stands in for it.
+ * pidfds of tasks in the tree and of their threads (PIDFD_THREAD), living and dead. One
+ * whose process was reaped, or whose thread has ended, has no number any more, only the
+ * status it ended with: any process that ends that way stands in for it. Threads are not
+ * there yet when descriptors are opened: until then a pidfd of their process has the place.
  */
 #include "internal.h"
 
@@ -24,8 +25,13 @@ struct pidfd_info_v1 {
 #define INFO_GET  _IOWR(0xFF, 11, struct pidfd_info_v1)
 #define INFO_EXIT (1 << 3)
 
-/* PIDFD_THREAD is O_EXCL, PIDFD_NONBLOCK is O_NONBLOCK */
-#define FLAGS_OK (O_RDWR | O_NONBLOCK | O_EXCL)
+/* Linux 6.9 */
+#ifndef PIDFD_THREAD
+#define PIDFD_THREAD O_EXCL
+#endif
+
+/* PIDFD_NONBLOCK is O_NONBLOCK */
+#define FLAGS_OK (O_RDWR | O_NONBLOCK | PIDFD_THREAD)
 
 static bool pidfd_match(const struct ckpt_fd_found *f)
 {
@@ -58,9 +64,8 @@ static int survey_reaped(struct ckpt_run *run, const struct ckpt_fd_found *f)
 		return fd_refuse(run, f, "pidfd-reaped",
 				 "its process was reaped, and the kernel does not tell its status",
 				 "Linux 6.15 or newer tells; or let the program close it");
-	if (!status_valid(status) || f->flags & O_EXCL)
-		return fd_refuse(run, f, "pidfd-reaped",
-				 "its process was reaped after a core dump, or is a thread",
+	if (!status_valid(status))
+		return fd_refuse(run, f, "pidfd-reaped", "its process was reaped after a core dump",
 				 "let the program close it, or allow the loss");
 	if (fd_files_of(fd_state(run), f->st.st_dev, f->st.st_ino, &files) > 1)
 		return fd_refuse(run, f, "pidfd-reaped",
@@ -69,11 +74,24 @@ static int survey_reaped(struct ckpt_run *run, const struct ckpt_fd_found *f)
 	return 0;
 }
 
+/* 0: the feature is on. */
+static int survey_thread(struct ckpt_run *run, const struct ckpt_fd_found *f)
+{
+	char object[512];
+	int r;
+
+	snprintf(object, sizeof(object), "fd %d (%s)", f->num, f->link);
+	r = ckpt_refuse_off(run, "thread-pidfd", f->task, object);
+	return r > 0 ? 0 : r < 0 && r != -ECANCELED ? r : 1;
+}
+
 static int pidfd_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
 {
 	char reason[128];
+	uint32_t thread = 0;
 	uint64_t v;
 	pid_t pid;
+	int r;
 
 	if (fd_info_u64(f->fdinfo, "Pid", 10, &v))
 		return fd_refuse(run, f, "pidfd", "the kernel does not tell whose it is",
@@ -82,10 +100,12 @@ static int pidfd_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, str
 		return fd_refuse(run, f, "open-flags", "it was opened with flags unknown to ckpt",
 				 "allow the loss");
 	pid = (pid_t)v;
-	if (pid == -1)
-		return survey_reaped(run, f);
-	if (pid > 0 && ckpt_task_by_pid(run, pid))
-		return 0;
+	if (pid > 0 && fd_thread_find(run, pid, &thread))
+		return thread ? survey_thread(run, f) : 0;
+	if (pid == -1) {
+		r = f->flags & PIDFD_THREAD ? survey_thread(run, f) : 0;
+		return r ? r : survey_reaped(run, f);
+	}
 	snprintf(reason, sizeof(reason),
 		 "it leads to process or thread %d, which is no process of the tree", pid);
 	return fd_refuse(run, f, "pidfd-outside", reason,
@@ -107,9 +127,9 @@ static int pidfd_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			return ckpt_fail(err, EPROTO, "PIDFD_GET_INFO tells no status");
 		return ckpt_record_put(run, FD_PIDFD, &rec.base, err);
 	}
-	task = ckpt_task_by_pid(run, (pid_t)v);
+	task = fd_thread_find(run, (pid_t)v, &rec.thread);
 	if (!task)
-		return ckpt_fail(err, ESRCH, "process %d is not in the tree", (pid_t)v);
+		return ckpt_fail(err, ESRCH, "%d is not in the tree", (pid_t)v);
 	rec.task = task->id;
 	return ckpt_record_put(run, FD_PIDFD, &rec.base, err);
 }
@@ -123,7 +143,9 @@ static int pidfd_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 		return -EBADMSG;
 	if (file->flags & ~(uint32_t)FLAGS_OK || file->pos ||
 	    (rec->task ? !fd_task_known(run, rec->task) || rec->status
-		       : !status_valid(rec->status) || file->flags & O_EXCL))
+		       : rec->thread || !status_valid(rec->status)) ||
+	    (rec->thread &&
+	     (!(file->flags & PIDFD_THREAD) || rec->thread >= fd_threads_known(run, rec->task))))
 		return ckpt_fail_image(err, "open file %u is not a valid pidfd", id);
 	return 0;
 }
@@ -142,9 +164,9 @@ static void __attribute__((noreturn)) end_with(uint32_t status)
 	_exit(WEXITSTATUS(status));
 }
 
-static int open_reaped(uint32_t status, struct ckpt_error *err)
+static int open_reaped(uint32_t status, bool thread, struct ckpt_error *err)
 {
-	CKPT_AUTO_FD int fd = -1;
+	CKPT_AUTO_FD int fd = -1, other = -1;
 	/* no exit signal: whoever runs ckpt as a library does not hear of it */
 	struct {
 		uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls;
@@ -156,13 +178,19 @@ static int open_reaped(uint32_t status, struct ckpt_error *err)
 		end_with(status);
 	if (pid < 0)
 		return ckpt_fail_sys(err, errno, "clone3(2) of a process to be reaped");
+	if (thread)
+		other = (int)syscall(SYS_pidfd_open, pid, PIDFD_THREAD);
+	if (thread && other < 0)
+		ckpt_fail_sys(err, errno, "pidfd_open(2) of a process to be reaped");
 	while (waitpid((pid_t)pid, NULL, __WALL) < 0)
 		if (errno != EINTR)
 			return ckpt_fail_sys(err, errno, "waitpid(2)");
+	if (thread && other < 0)
+		return -err->err;
 	if (ended_with(fd, &got) || got != status)
 		return ckpt_fail(err, EOPNOTSUPP,
 				 "a reaped process with status %#x could not be made", status);
-	return ckpt_steal_fd(&fd);
+	return thread ? ckpt_steal_fd(&other) : ckpt_steal_fd(&fd);
 }
 
 static int pidfd_open_slot(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
@@ -175,11 +203,31 @@ static int pidfd_open_slot(struct ckpt_run *run, const struct ckpt_fd_slot *slot
 	if (!rec)
 		return -EBADMSG;
 	if (!rec->task)
-		return open_reaped(rec->status, err);
+		return open_reaped(rec->status, slot->flags & PIDFD_THREAD, err);
 	if (!task)
 		return ckpt_fail_image(err, "task %u of a pidfd was not made", rec->task);
-	fd = (int)syscall(SYS_pidfd_open, task->pid, slot->flags & O_EXCL);
+	fd = (int)syscall(SYS_pidfd_open, task->pid, slot->flags & PIDFD_THREAD);
 	return fd < 0 ? ckpt_fail_sys(err, errno, "pidfd_open(2) of %d", task->pid) : fd;
+}
+
+static int pidfd_reopen(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
+			struct ckpt_error *err)
+{
+	const Ckpt__Fd__Pidfd *rec = ckpt_record_need(run, "fd.pidfd", slot->file, err);
+	const struct ckpt_task *task = rec ? ckpt_task_by_id(run, rec->task) : NULL;
+	pid_t tid;
+	int fd;
+
+	if (!rec)
+		return -EBADMSG;
+	if (!rec->thread)
+		return -ENOENT;
+	if (!task || rec->thread >= task->n_threads)
+		return ckpt_fail_image(err, "thread %u of task %u was not made", rec->thread,
+				       rec->task);
+	tid = task->threads[rec->thread]->tid;
+	fd = (int)syscall(SYS_pidfd_open, tid, PIDFD_THREAD);
+	return fd < 0 ? ckpt_fail_sys(err, errno, "pidfd_open(2) of thread %d", tid) : fd;
 }
 
 const struct ckpt_fd_kind fd_kind_pidfd = {
@@ -190,4 +238,5 @@ const struct ckpt_fd_kind fd_kind_pidfd = {
 	.plan = pidfd_plan,
 	.open = pidfd_open_slot,
 	.own_pos = true,
+	.reopen = pidfd_reopen,
 };

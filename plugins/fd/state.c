@@ -136,9 +136,37 @@ bool fd_table_has(struct ckpt_run *run, uint32_t task, uint32_t num, uint32_t fi
 	return false;
 }
 
+const struct ckpt_task *fd_thread_find(struct ckpt_run *run, pid_t tid, uint32_t *index)
+{
+	for (size_t i = 0; i < ckpt_task_count(run); i++) {
+		const struct ckpt_task *t = ckpt_task_at(run, i);
+
+		*index = 0;
+		if (t->pid == tid)
+			return t;
+		for (; *index < t->n_threads; ++*index)
+			if (t->threads[*index]->tid == tid)
+				return t;
+	}
+	return NULL;
+}
+
 bool fd_task_known(struct ckpt_run *run, uint32_t id)
 {
 	return ckpt_record_by_id(run, "pid.task", id) != NULL;
+}
+
+size_t fd_threads_known(struct ckpt_run *run, uint32_t id)
+{
+	const ProtobufCMessage *m = ckpt_record_by_id(run, "pid.task", id);
+	const ProtobufCFieldDescriptor *f =
+		m ? protobuf_c_message_descriptor_get_field_by_name(m->descriptor, "threads")
+		  : NULL;
+	size_t n = 0;
+
+	if (f && f->label == PROTOBUF_C_LABEL_REPEATED)
+		memcpy(&n, (const char *)m + f->quantifier_offset, sizeof(n));
+	return n;
 }
 
 bool fd_mnt_known(struct ckpt_run *run, uint32_t mnt)

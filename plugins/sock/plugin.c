@@ -184,6 +184,7 @@ static const struct ckpt_step steps[] = {
 		  "that others were made with",
 	  .after = LIST("files-installed"),
 	  .before = LIST("sealed"),
+	  .wants = LIST("fd.reopen"),
 	  .fn = settle },
 	{ .runs = CKPT_DUMP,
 	  .name = "hold",
