@@ -49,13 +49,21 @@ static bool known(const struct fd_state *st, int fd, const struct stat *s)
 	return false;
 }
 
-static int free_number(const struct fd_state *st, const struct ckpt_task *task)
+int fd_free_number(const struct fd_state *st, const struct ckpt_task *holder)
 {
 	int num = -1;
 
 	for (size_t i = 0; i < st->n; i++)
-		if (st->entries[i].task == task && st->entries[i].num > num)
+		if (st->entries[i].task == holder && st->entries[i].num > num)
 			num = st->entries[i].num;
+	for (size_t i = 0; i < st->n_own; i++) {
+		const struct fd_own_table *t = &st->own[i];
+
+		/* in order */
+		if (st->holders[t->task->id - 1] == holder && t->n &&
+		    t->entries[t->n - 1].num > num)
+			num = t->entries[t->n - 1].num;
+	}
 	return num + 1;
 }
 
@@ -72,7 +80,7 @@ static int take(struct ckpt_run *run, void *arg, int fd, struct ckpt_error *err)
 	own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	if (own < 0)
 		return ckpt_fail_sys(err, errno, "F_DUPFD_CLOEXEC");
-	return fd_scan_own(c->st, c->task, free_number(c->st, c->task), own, err);
+	return fd_scan_own(c->st, c->task, fd_free_number(c->st, c->task), own, err);
 }
 
 struct question {

@@ -339,7 +339,10 @@ int fd_finish(struct ckpt_run *run, struct ckpt_error *err)
 		if (r)
 			ckpt_wrap(err, "open file %u (%s)", file->id, file->kind);
 	}
+	/* the last number of a description may go; a POSIX lock goes with any number of its file */
 	if (!r)
-		r = fd_locks_take(run, err);
-	return r ? r : fd_flights_land(run, err);
+		r = fd_locks_take(run, false, err);
+	if (!r)
+		r = fd_flights_land(run, err);
+	return r ? r : fd_locks_take(run, true, err);
 }

@@ -36,6 +36,7 @@ enum fd_record {
 	FD_DEAD_DIRECTORY,
 	FD_DEAD_END,
 	FD_SYSFILE,
+	FD_THREAD_TABLE,
 	FD_EXTERNAL = 50,
 };
 
@@ -62,9 +63,22 @@ struct fd_entry {
 	struct fd_entry *leader; /* the first one of the same description */
 	struct fd_file *file;
 	struct fd_entry *next; /* of the same description */
-	/* On its way in a socket of the task, which does not have it; `num` is free there. */
+	/*
+	 * On its way in a socket of the task, or a thread's alone: the process does not have it;
+	 * `num` is free there.
+	 */
 	bool in_flight;
-	int own; /* a duplicate in the engine then, or -1 */
+	int own;	 /* a duplicate in the engine then, or -1 */
+	uint32_t thread; /* its index, if a thread has it in a table of its own; else 0 */
+};
+
+/* A table that a single thread has. */
+struct fd_own_table {
+	struct ckpt_task *task;
+	uint32_t thread; /* its index */
+	/* by number; `same`: one more than the index, in the state, of an entry of the same file */
+	struct fd_entry *entries;
+	size_t n;
 };
 
 /* One open file description. */
@@ -77,8 +91,9 @@ struct fd_file {
 	bool out_async; /* its owner and signal are, or it has none */
 	bool out_locks;
 	struct fd_entry *last;
-	int fd;	     /* a duplicate in the engine; -1: none now */
-	void *ahead; /* the kind's; while collecting */
+	struct fd_entry *own; /* those of threads with tables of their own, by `next` */
+	int fd;		      /* a duplicate in the engine; -1: none now */
+	void *ahead;	      /* the kind's; while collecting */
 	/* what was asked of it: once */
 	bool looked, no_owner;
 	int domain, type, protocol, listening;
@@ -112,6 +127,8 @@ struct fd_state {
 	struct fd_kind_of *kinds; /* all that are on */
 	size_t n_kinds;
 	struct ckpt_task **holders; /* by task: the first that has its table */
+	struct fd_own_table *own;   /* by task and thread */
+	size_t n_own;
 	/* by task that holds the table, then number; then those in flight */
 	struct fd_entry *entries;
 	size_t n, n_held;      /* all, those that tasks have */
@@ -160,6 +177,13 @@ int fd_flights_find(struct ckpt_run *run, struct fd_state *st, struct ckpt_error
 void fd_flights_close(struct fd_state *st);
 /* restore: tasks close what was lent to them until it was sent. */
 int fd_flights_land(struct ckpt_run *run, struct ckpt_error *err);
+/* The descriptors below a directory of /proc: DIR/fd, DIR/fdinfo. Numbers are sorted. */
+int fd_scan_numbers(int dir, int **nums, size_t *n);
+int fd_scan_entry(const struct fd_state *st, int dir, int num, struct fd_entry *e);
+/* A descriptor, task or table that goes away is no failure while nothing is stopped. */
+bool fd_vanished(int e);
+/* A number that the table of that task has not, nor the own one of any thread of those with it. */
+int fd_free_number(const struct fd_state *st, const struct ckpt_task *holder);
 /* For kcmp(2): where the kernel can find an entry. */
 pid_t fd_entry_pid(const struct fd_entry *e);
 int fd_entry_num(const struct fd_entry *e);
@@ -170,8 +194,22 @@ int fd_kind_of(struct ckpt_run *run, struct fd_file *file, const struct ckpt_fd_
 	       struct ckpt_error *err);
 
 int fd_identify(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err);
-/* Which tasks share a table; refuses those that threads have for themselves. */
+/* Which tasks share a table, and which threads have one for themselves. */
 int fd_find_tables(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err);
+
+/* ---- tables of single threads (thread.c) ------------------------------------- */
+
+/* Read them; what only they have is added as if their process had it too. */
+int fd_threads_scan(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err);
+/* After fd_identify(). */
+void fd_threads_identify(struct fd_state *st);
+void fd_threads_clear(struct fd_state *st);
+int fd_threads_collect(struct ckpt_run *run, const struct fd_state *st, struct ckpt_error *err);
+int fd_threads_plan(struct ckpt_run *run, struct ckpt_error *err);
+/* In the image: has that thread's own table that file under that number? */
+bool fd_thread_has(struct ckpt_run *run, uint32_t task, uint32_t thread, uint32_t num,
+		   uint32_t file);
+
 /* Entries of a table by number; returns how many. */
 size_t fd_entries_of(const struct fd_state *st, const struct ckpt_task *holder,
 		     const struct fd_entry **out);
@@ -338,7 +376,8 @@ bool fd_is_locked(const struct fd_locked *l, uint64_t ino);
 int fd_locks_survey(struct ckpt_run *run, struct fd_file *file, const struct ckpt_fd_found *f);
 int fd_locks_collect(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err);
 int fd_locks_plan(struct ckpt_run *run, struct ckpt_error *err);
-int fd_locks_take(struct ckpt_run *run, struct ckpt_error *err);
+/* restore: POSIX locks, or all others. */
+int fd_locks_take(struct ckpt_run *run, bool posix, struct ckpt_error *err);
 
 /* ---- owner and signal ------------------------------------------------------------ */
 

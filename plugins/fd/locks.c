@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * File locks, as fdinfo lists them. OFD locks, flock(2) and leases belong to a
- * description. POSIX locks belong to a descriptor table and show under each of
- * its numbers that leads to the file: they are saved once. All are taken again by
- * a task that held them, last of all: closing any descriptor of the file would
- * give POSIX locks up, and any opening break leases.
+ * description. POSIX locks belong to a descriptor table, of a process or of a single
+ * thread, and show under each of its numbers that leads to the file: they are saved
+ * once. All are taken again by a task that held them, last of all: closing any
+ * descriptor of the file would give POSIX locks up, and any opening break leases.
  */
 #include "internal.h"
 
@@ -116,7 +116,16 @@ static bool suits(const struct lock *l, uint32_t flags)
 	return l->kind != FD_LOCK_LEASE || l->write || access == O_RDONLY;
 }
 
-/* Is there a number of that task and file with which it can be taken? */
+static bool one_suits(const struct fd_entry *e, const struct lock *l)
+{
+	for (; e; e = e->next)
+		if (e->task == l->at->task && e->thread == l->at->thread && !e->in_flight &&
+		    suits(l, (uint32_t)e->flags))
+			return true;
+	return false;
+}
+
+/* Is there a number of that table and file with which it can be taken? */
 static bool can_take(const struct fd_state *st, const struct lock *l)
 {
 	struct fd_file *const *files;
@@ -125,33 +134,42 @@ static bool can_take(const struct fd_state *st, const struct lock *l)
 	if (suits(l, (uint32_t)l->at->flags))
 		return true;
 	for (size_t i = 0; l->kind == FD_LOCK_POSIX && i < n; i++)
-		for (const struct fd_entry *e = files[i]->first; e; e = e->next)
-			if (e->task == l->at->task && suits(l, (uint32_t)e->flags))
-				return true;
+		if (one_suits(l->at->thread ? files[i]->own : files[i]->first, l))
+			return true;
 	return false;
+}
+
+/* Does any of these show a lock? Then the reason why it cannot be saved, if there is one. */
+static bool look(const struct fd_state *st, const struct fd_entry *e, const char **reason)
+{
+	bool any = false;
+
+	for (; e; e = e->next) {
+		for (const char *line = next_line(e->fdinfo); line; line = next_line(line)) {
+			struct lock l = { .at = e };
+
+			any = true;
+			if (parse(line, &l))
+				*reason = "a lock or lease of an unknown kind, or that is being "
+					  "broken";
+			else if (!can_take(st, &l))
+				*reason = "a lock cannot be taken again with the descriptors that "
+					  "are left";
+		}
+	}
+	return any;
 }
 
 int fd_locks_survey(struct ckpt_run *run, struct fd_file *file, const struct ckpt_fd_found *f)
 {
 	const char *reason = NULL;
 	char object[512];
-	bool any = false;
+	bool any;
 	int r;
 
 	file->out_locks = false;
-	for (const struct fd_entry *e = file->first; e; e = e->next) {
-		for (const char *line = next_line(e->fdinfo); line; line = next_line(line)) {
-			struct lock l = { .at = e };
-
-			any = true;
-			if (parse(line, &l))
-				reason = "a lock or lease of an unknown kind, or that is being "
-					 "broken";
-			else if (!can_take(fd_state(run), &l))
-				reason = "a lock cannot be taken again with the descriptors that "
-					 "are left";
-		}
-	}
+	any = look(fd_state(run), file->first, &reason);
+	any |= look(fd_state(run), file->own, &reason);
 	if (!any)
 		return 0;
 	snprintf(object, sizeof(object), "fd %d (%s)", f->num, f->link);
@@ -172,7 +190,13 @@ static int by_what(const void *va, const void *vb)
 {
 	const struct lock *a = va, *b = vb;
 
-	/* entries are in order of task and number */
+	if (!a->at->thread != !b->at->thread)
+		return a->at->thread ? 1 : -1;
+	/* entries are in order of task and number, those of one thread in order of number */
+	if (a->at->thread && a->at->task != b->at->task)
+		return a->at->task->id > b->at->task->id ? 1 : -1;
+	if (a->at->thread != b->at->thread)
+		return a->at->thread > b->at->thread ? 1 : -1;
 	if (a->at != b->at)
 		return a->at > b->at ? 1 : -1;
 	if (a->kind != b->kind)
@@ -183,8 +207,9 @@ static int by_what(const void *va, const void *vb)
 static bool same_posix(const struct lock *a, const struct lock *b)
 {
 	return a->kind == FD_LOCK_POSIX && b->kind == FD_LOCK_POSIX && a->at->task == b->at->task &&
-	       a->at->st.st_dev == b->at->st.st_dev && a->at->st.st_ino == b->at->st.st_ino &&
-	       a->start == b->start && a->len == b->len && a->write == b->write;
+	       a->at->thread == b->at->thread && a->at->st.st_dev == b->at->st.st_dev &&
+	       a->at->st.st_ino == b->at->st.st_ino && a->start == b->start && a->len == b->len &&
+	       a->write == b->write;
 }
 
 /* Of a description, its first entry tells; of POSIX locks, the first number that can take it. */
@@ -193,7 +218,7 @@ static bool wanted(const struct lock *list, size_t n, const struct lock *l)
 	if (l->at->file->out || l->at->file->out_locks || !suits(l, (uint32_t)l->at->flags))
 		return false;
 	if (l->kind != FD_LOCK_POSIX)
-		return l->at == l->at->file->first;
+		return l->at == l->at->file->first; /* none of a thread's own */
 	/* a task's numbers of one file follow each other closely */
 	for (size_t i = n; i-- > 0 && list[i].at->task == l->at->task;)
 		if (same_posix(&list[i], l))
@@ -201,32 +226,48 @@ static bool wanted(const struct lock *list, size_t n, const struct lock *l)
 	return true;
 }
 
-static int list_locks(const struct fd_state *st, struct lock **out, size_t *n)
-{
-	size_t cap = 0;
+struct list {
+	struct lock *locks;
+	size_t n, cap;
+};
 
-	for (size_t i = 0; i < st->n; i++) {
-		const char *line = next_line(st->entries[i].fdinfo);
+static int list_entries(struct list *list, const struct fd_entry *entries, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		const char *line = next_line(entries[i].fdinfo);
 
 		for (; line; line = next_line(line)) {
-			struct lock l = { .at = &st->entries[i] };
+			struct lock l = { .at = &entries[i] };
 
-			if (parse(line, &l) || !wanted(*out, *n, &l))
+			if (parse(line, &l) || !wanted(list->locks, list->n, &l))
 				continue;
-			if (*n == cap) {
-				struct lock *more =
-					realloc(*out, (cap = cap ? cap * 2 : 16) * sizeof(l));
+			if (list->n == list->cap) {
+				size_t cap = list->cap ? list->cap * 2 : 16;
+				struct lock *more = realloc(list->locks, cap * sizeof(l));
 
 				if (!more)
 					return -ENOMEM;
-				*out = more;
+				list->locks = more;
+				list->cap = cap;
 			}
-			(*out)[(*n)++] = l;
+			list->locks[list->n++] = l;
 		}
 	}
-	if (*n)
-		qsort(*out, *n, sizeof(**out), by_what);
 	return 0;
+}
+
+static int list_locks(const struct fd_state *st, struct lock **out, size_t *n)
+{
+	struct list list = { 0 };
+	int r = list_entries(&list, st->entries, st->n);
+
+	for (size_t i = 0; i < st->n_own && !r; i++)
+		r = list_entries(&list, st->own[i].entries, st->own[i].n);
+	if (list.n)
+		qsort(list.locks, list.n, sizeof(*list.locks), by_what);
+	*out = list.locks;
+	*n = list.n;
+	return r;
 }
 
 int fd_locks_collect(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err)
@@ -244,6 +285,7 @@ int fd_locks_collect(struct ckpt_run *run, struct fd_state *st, struct ckpt_erro
 		rec.file = list[i].at->file->id;
 		rec.task = list[i].at->task->id;
 		rec.num = (uint32_t)list[i].at->num;
+		rec.thread = list[i].at->thread;
 		rec.kind = list[i].kind;
 		rec.write = list[i].write;
 		rec.start = list[i].start;
@@ -257,6 +299,14 @@ int fd_locks_collect(struct ckpt_run *run, struct fd_state *st, struct ckpt_erro
 
 /* ---- restore ------------------------------------------------------------------------ */
 
+static bool is_held(struct ckpt_run *run, const Ckpt__Fd__Lock *rec)
+{
+	if (rec->thread)
+		return rec->kind == FD_LOCK_POSIX &&
+		       fd_thread_has(run, rec->task, rec->thread, rec->num, rec->file);
+	return fd_table_has(run, rec->task, rec->num, rec->file);
+}
+
 int fd_locks_plan(struct ckpt_run *run, struct ckpt_error *err)
 {
 	for (size_t i = 0; i < ckpt_record_count(run, "fd.lock"); i++) {
@@ -265,8 +315,8 @@ int fd_locks_plan(struct ckpt_run *run, struct ckpt_error *err)
 		struct lock l = { .kind = (enum fd_lock_kind)rec->kind, .write = rec->write };
 
 		if (rec->kind < FD_LOCK_POSIX || rec->kind > FD_LOCK_LEASE || !file ||
-		    !suits(&l, file->flags) || !fd_table_has(run, rec->task, rec->num, rec->file) ||
-		    rec->start > INT64_MAX || rec->len > INT64_MAX - rec->start)
+		    !suits(&l, file->flags) || !is_held(run, rec) || rec->start > INT64_MAX ||
+		    rec->len > INT64_MAX - rec->start)
 			return ckpt_fail_image(err, "lock %u is not valid", rec->id);
 	}
 	return 0;
@@ -297,29 +347,36 @@ static void add_lock(struct ckpt_script *s, const Ckpt__Fd__Lock *rec)
 	}
 }
 
-int fd_locks_take(struct ckpt_run *run, struct ckpt_error *err)
+static int take(struct ckpt_run *run, const Ckpt__Fd__Lock *rec, struct ckpt_error *err)
 {
-	for (size_t i = 0; i < ckpt_record_count(run, "fd.lock"); i++) {
-		const Ckpt__Fd__Lock *rec = ckpt_record_at(run, "fd.lock", i);
-		struct ckpt_task *task = ckpt_task_by_id(run, rec->task);
-		const Ckpt__Fd__Regular *reg = ckpt_record_by_id(run, "fd.regular", rec->file);
-		CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "fd.locks");
-		int r;
+	struct ckpt_task *task = ckpt_task_by_id(run, rec->task);
+	const Ckpt__Fd__Regular *reg = ckpt_record_by_id(run, "fd.regular", rec->file);
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "fd.locks");
+	int r;
 
-		if (!task)
-			return ckpt_fail_image(err, "task %u, which holds a lock, was not made",
-					       rec->task);
-		add_lock(s, rec);
-		r = ckpt_script_run(s, task->threads[0], err);
-		if (!r)
-			continue;
-		ckpt_wrap(err, "lock of task %u (%s) on fd %u (%.*s)", task->id, task->comm,
-			  rec->num, reg ? (int)reg->path.len : 0,
-			  reg ? (const char *)reg->path.data : "");
-		return r == -EAGAIN || r == -EACCES
-			       ? ckpt_hint(err, "somebody else holds a lock on the file (see "
-						"lslocks), or has it open against a lease")
-			       : r;
+	if (!task || rec->thread >= task->n_threads)
+		return ckpt_fail_image(err, "task %u, which holds a lock, was not made", rec->task);
+	add_lock(s, rec);
+	r = ckpt_script_run(s, task->threads[rec->thread], err);
+	if (!r)
+		return 0;
+	ckpt_wrap(err, "lock of task %u (%s) on fd %u (%.*s)", task->id, task->comm, rec->num,
+		  reg ? (int)reg->path.len : 0, reg ? (const char *)reg->path.data : "");
+	return r == -EAGAIN || r == -EACCES
+		       ? ckpt_hint(err, "somebody else holds a lock on the file (see lslocks), or "
+					"has it open against a lease")
+		       : r;
+}
+
+int fd_locks_take(struct ckpt_run *run, bool posix, struct ckpt_error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < ckpt_record_count(run, "fd.lock") && !r; i++) {
+		const Ckpt__Fd__Lock *rec = ckpt_record_at(run, "fd.lock", i);
+
+		if ((rec->kind == FD_LOCK_POSIX) == posix)
+			r = take(run, rec, err);
 	}
-	return 0;
+	return r;
 }

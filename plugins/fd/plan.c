@@ -83,11 +83,12 @@ static int plan_table(struct ckpt_run *run, const Ckpt__Fd__Table *t, bool *held
 static int check_order(struct ckpt_run *run, struct ckpt_error *err)
 {
 	static const char *const types[] = {
-		"fd.table",	 "fd.file",	      "fd.regular", "fd.device",  "fd.pipe",
-		"fd.pipe-end",	 "fd.eventfd",	      "fd.timerfd", "fd.epoll",	  "fd.signalfd",
-		"fd.pidfd",	 "fd.o-path",	      "fd.proc",    "fd.async",	  "fd.deleted",
-		"fd.memfd",	 "fd.ghost-end",      "fd.lock",    "fd.inotify", "fd.external",
-		"fd.other-name", "fd.dead-directory", "fd.dead-end"
+		"fd.table",	 "fd.file",	      "fd.regular",  "fd.device",
+		"fd.pipe",	 "fd.pipe-end",	      "fd.eventfd",  "fd.timerfd",
+		"fd.epoll",	 "fd.signalfd",	      "fd.pidfd",    "fd.o-path",
+		"fd.proc",	 "fd.async",	      "fd.deleted",  "fd.memfd",
+		"fd.ghost-end",	 "fd.lock",	      "fd.inotify",  "fd.external",
+		"fd.other-name", "fd.dead-directory", "fd.dead-end", "fd.thread-table"
 	};
 
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(types); i++) {
@@ -111,6 +112,8 @@ int fd_plan(struct ckpt_run *run, struct ckpt_error *err)
 	r = check_order(run, err);
 	for (size_t i = 0; i < ckpt_record_count(run, "fd.table") && !r; i++)
 		r = plan_table(run, ckpt_record_at(run, "fd.table", i), held, err);
+	if (!r)
+		r = fd_threads_plan(run, err);
 	if (!r)
 		r = fd_plan_inherit(run, err);
 	for (size_t i = 0; i < files && !r; i++)

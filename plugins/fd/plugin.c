@@ -48,6 +48,7 @@ static const struct ckpt_feature features[] = {
 	{ "locks", "POSIX, OFD and flock(2) locks, leases" },
 	{ "owner", "who gets signals about a descriptor (F_SETOWN, F_SETSIG, O_ASYNC)" },
 	{ "shared-tables", "descriptor tables that processes share (CLONE_FILES)" },
+	{ "thread-tables", "descriptor tables of single threads (unshare(CLONE_FILES))" },
 	{ "external", "what leaves the tree and is listed with -o fd.external" },
 	{ NULL, NULL },
 };
@@ -76,6 +77,7 @@ static const struct ckpt_record_type records[] = {
 	{ FD_DEAD_DIRECTORY, "dead-directory", &ckpt__fd__dead_directory__descriptor },
 	{ FD_DEAD_END, "dead-end", &ckpt__fd__dead_end__descriptor },
 	{ FD_SYSFILE, "sysfs", &ckpt__fd__sysfile__descriptor },
+	{ FD_THREAD_TABLE, "thread-table", &ckpt__fd__thread_table__descriptor },
 	{ FD_EXTERNAL, "external", &ckpt__fd__external__descriptor },
 	{ 0, NULL, NULL },
 };
@@ -136,6 +138,14 @@ static const struct ckpt_step steps[] = {
 	  .after = LIST("tasks-placed"),
 	  .before = LIST("files-installed"),
 	  .fn = fd_install },
+	/* from there on such a thread does not see what is lent to its process */
+	{ .runs = CKPT_RESTORE,
+	  .name = "thread-tables",
+	  .help = "give threads descriptor tables of their own",
+	  .after = LIST("threads-made"),
+	  .before = LIST("fd.finish"),
+	  .wants = LIST("fd.reopen", "sock.settle", "ns.join-threads"),
+	  .fn = fd_threads_install },
 	{ .runs = CKPT_RESTORE,
 	  .name = "reopen",
 	  .help = "put pidfds of threads in the place of what stands in for them",

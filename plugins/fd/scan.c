@@ -8,8 +8,7 @@
 #include <sys/socket.h>
 #include <sys/timerfd.h>
 
-/* A descriptor, task or table that goes away is no failure while nothing is stopped. */
-static bool vanished(int e)
+bool fd_vanished(int e)
 {
 	return e == ENOENT || e == ESRCH || e == EBADF || e == EACCES;
 }
@@ -146,8 +145,7 @@ static int read_stat(const struct fd_state *st, int dir, const char *path, const
 	return fstatat(dir, path, out, 0) ? -errno : 0;
 }
 
-/* The descriptor `num` of the process whose directory in /proc is `dir`. */
-static int read_entry(const struct fd_state *st, int dir, int num, struct fd_entry *e)
+int fd_scan_entry(const struct fd_state *st, int dir, int num, struct fd_entry *e)
 {
 	char path[24], link[4200];
 	uint64_t v;
@@ -203,7 +201,7 @@ int fd_scan_own(struct fd_state *st, const struct ckpt_task *task, int num, int 
 	st->entries = e;
 	e += st->n;
 	*e = (struct fd_entry){ .task = task, .num = num };
-	r = read_entry(st, self, own, e);
+	r = fd_scan_entry(st, self, own, e);
 	if (r) {
 		free(e->link);
 		free(e->fdinfo);
@@ -233,17 +231,24 @@ struct scan {
 	struct fd_locked locked;
 };
 
+int fd_scan_numbers(int at, int **nums, size_t *n)
+{
+	int fd = openat(at, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	CKPT_AUTO_DIR DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+	int r = dir ? list_numbers(dir, nums, n) : -errno;
+
+	if (!dir && fd >= 0)
+		close(fd);
+	return r;
+}
+
 static int list_table(void *arg, size_t i, struct ckpt_error *err)
 {
 	const struct scan *s = arg;
 	struct table *t = &s->tables[i];
-	int fd = openat(t->task->procfd, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	CKPT_AUTO_DIR DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
-	int e = dir ? -list_numbers(dir, &t->nums, &t->n) : errno;
+	int e = -fd_scan_numbers(t->task->procfd, &t->nums, &t->n);
 
-	if (!dir && fd >= 0)
-		close(fd);
-	if (!e || (s->live && vanished(e)))
+	if (!e || (s->live && fd_vanished(e)))
 		return 0;
 	return ckpt_fail_sys(err, e, "task %u (%s): /proc/%d/fd", t->task->id, t->task->comm,
 			     t->task->pid);
@@ -305,8 +310,8 @@ static int fill_entry(void *arg, size_t i, struct ckpt_error *err)
 		e->same = (size_t)(p - s->st->entries) + 1;
 		return 0;
 	}
-	r = read_entry(s->st, e->task->procfd, e->num, e);
-	if (r && s->live && vanished(-r)) {
+	r = fd_scan_entry(s->st, e->task->procfd, e->num, e);
+	if (r && s->live && fd_vanished(-r)) {
 		e->gone = true;
 		return 0;
 	}
@@ -332,7 +337,7 @@ static int take_over(const struct scan *s, struct ckpt_error *err)
 			*e = own;
 			continue;
 		}
-		r = read_entry(s->st, own.task->procfd, own.num, &own);
+		r = fd_scan_entry(s->st, own.task->procfd, own.num, &own);
 		*e = own;
 		if (r)
 			return fail_entry(e, r, err);
@@ -479,7 +484,7 @@ int fd_describe(struct ckpt_run *run, struct fd_file *file, struct ckpt_fd_found
 	int r = file->fd >= 0 ? 0 : look_at(file, err);
 
 	if (r)
-		return ckpt_is_live(run) && vanished(-r) ? 1 : r;
+		return ckpt_is_live(run) && fd_vanished(-r) ? 1 : r;
 	fill_found(file, f);
 	if (ckpt_is_live(run))
 		f->file = 0;

@@ -32,6 +32,7 @@ int fd_kinds_list(struct ckpt_run *run, struct fd_state *st)
 void fd_found_clear(struct fd_state *st)
 {
 	fd_dups_close(st);
+	fd_threads_clear(st);
 	for (size_t i = 0; i < st->n; i++) {
 		if (st->entries[i].in_flight && st->entries[i].own >= 0)
 			close(st->entries[i].own);

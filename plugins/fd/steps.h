@@ -10,6 +10,7 @@ int fd_collect(struct ckpt_run *run, struct ckpt_error *err);
 int fd_plan(struct ckpt_run *run, struct ckpt_error *err);
 int fd_install(struct ckpt_run *run, struct ckpt_error *err);
 int fd_reopen(struct ckpt_run *run, struct ckpt_error *err);
+int fd_threads_install(struct ckpt_run *run, struct ckpt_error *err);
 int fd_finish(struct ckpt_run *run, struct ckpt_error *err);
 
 #endif

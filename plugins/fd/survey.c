@@ -131,18 +131,24 @@ int fd_survey(struct ckpt_run *run, struct ckpt_error *err)
 	r = fd_find_tables(run, st, err);
 	if (!r)
 		r = fd_scan(run, st, err);
+	if (!r)
+		r = fd_threads_scan(run, st, err);
 	/* a running tree would notice */
 	if (!r && !ckpt_is_live(run))
 		r = fd_flights_find(run, st, err);
 	if (!r)
 		r = fd_identify(run, st, err);
 	if (!r)
+		fd_threads_identify(st);
+	if (!r)
 		r = fd_dups_open(st, err);
 	for (size_t i = 0; i < st->n_files && !r; i++)
 		r = survey_file(run, &st->files[i], err);
 	/* a tree that runs should not find its files held open by us */
-	if (ckpt_is_live(run))
+	if (ckpt_is_live(run)) {
+		fd_flights_close(st);
 		fd_dups_close(st);
+	}
 	return r;
 }
 
@@ -272,6 +278,8 @@ int fd_collect(struct ckpt_run *run, struct ckpt_error *err)
 	if (!st)
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	r = put_tables(run, st, err);
+	if (!r)
+		r = fd_threads_collect(run, st, err);
 	for (size_t i = 0; i < st->n_files && !r; i++) {
 		struct fd_file *file = &st->files[i];
 

@@ -286,13 +286,16 @@ def descriptor(pid, number, pidfd, names, descriptions):
     return entry
 
 
-def descriptors_of(pid, names, descriptions):
-    """{number: descriptor}"""
+PIDFD_THREAD = 0o200
+
+
+def descriptors_of(pid, names, descriptions, flags=0):
+    """{number: descriptor} of a process, or of a thread (PIDFD_THREAD)."""
     try:
         numbers = sorted(map(int, os.listdir(f"/proc/{pid}/fd")))
     except OSError:
         return {}
-    pidfd = syscall("pidfd_open", pid, 0)
+    pidfd = syscall("pidfd_open", pid, flags)
     found = {}
     for number in numbers:
         entry = descriptor(pid, number, pidfd, names, descriptions)
@@ -354,6 +357,9 @@ def process(pid, names, descriptions, others):
         for name, number in (("memory", KCMP_VM), ("files", KCMP_FILES), ("fs", KCMP_FS))}
     found["maps"] = mappings_of(pid, names)
     found["fds"] = descriptors_of(pid, names, descriptions)
+    for tid, thread in found["threads"].items():
+        if tid != pid and syscall("kcmp", pid, tid, KCMP_FILES, 0, 0) > 0:
+            thread["fds"] = descriptors_of(tid, names, descriptions, PIDFD_THREAD)
     return found
 
 

@@ -628,8 +628,7 @@ static int thread_stands[2];
 static void *thread_of_its_own(void *flags)
 {
 	MUST(unshare((int)(intptr_t)flags));
-	if ((intptr_t)flags == CLONE_FS)
-		sharing(CLONE_FS);
+	sharing((int)(intptr_t)flags);
 	MUST(write(thread_stands[1], "", 1));
 	sleep_forever();
 }
@@ -741,7 +740,7 @@ static const struct mode {
 	{ "namespace-outside", namespace_outside, "outside the tree, is in it too" },
 	{ "tracee", tracee, "(trace|ptrace)" },
 	{ "pipe-outside", pipe_outside, "pipe" },
-	{ "thread-table", thread_table, "the thread has a table of its own" },
+	{ "thread-table", thread_table, "thread shares a table with others" },
 	{ "thread-place-shared", thread_place_shared, "thread that shares them with others" },
 	{ "segment-unattached", segment_unattached, "ipc unattached .*segment [0-9]+ nobody" },
 	{ "shared-memory", shared_memory, "(CLONE_VM|address space|share|memory)" },
