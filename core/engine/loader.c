@@ -192,9 +192,10 @@ static int check_owner(const char *path, const struct stat *st, const char *what
 	return 0;
 }
 
-static int check_file(const char *path, struct ckpt_error *err)
+/* Of a file that is no link the directory is the one that was searched. */
+static int check_file(const char *dir, const char *path, bool link, struct ckpt_error *err)
 {
-	CKPT_AUTO_FREE char *real = realpath(path, NULL);
+	CKPT_AUTO_FREE char *real = link ? realpath(path, NULL) : strdup(path);
 	struct stat st;
 	int r;
 
@@ -207,10 +208,13 @@ static int check_file(const char *path, struct ckpt_error *err)
 	r = check_owner(real, &st, "the file", err);
 	if (r < 0)
 		return r;
-	*strrchr(real, '/') = '\0';
-	if (stat(*real ? real : "/", &st) < 0)
-		return ckpt_fail_sys(err, errno, "%s", real);
-	return check_owner(*real ? real : "/", &st, "the directory", err);
+	if (link) {
+		*strrchr(real, '/') = '\0';
+		dir = *real ? real : "/";
+	}
+	if (stat(dir, &st) < 0)
+		return ckpt_fail_sys(err, errno, "%s", dir);
+	return check_owner(dir, &st, "the directory", err);
 }
 
 static int load_file(struct plugin_set *ps, const char *name, const char *path,
@@ -219,10 +223,8 @@ static int load_file(struct plugin_set *ps, const char *name, const char *path,
 	const struct ckpt_plugin *desc;
 	ckpt_plugin_entry_fn entry;
 	void *handle;
-	int r = check_file(path, err);
+	int r;
 
-	if (r < 0)
-		return r;
 	/* it stays mapped: taking apart a page table at the end costs as much as loading did */
 	handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 	if (!handle)
@@ -243,12 +245,15 @@ static int load_file(struct plugin_set *ps, const char *name, const char *path,
 	return r;
 }
 
-static bool is_masked(const char *path)
+/* What a plugin's file is: 1 a link, 0 none, MASKED a link to /dev/null. */
+enum { MASKED = 2 };
+
+static int link_kind(const char *path)
 {
 	char target[PATH_MAX];
 	ssize_t n = readlink(path, target, sizeof(target) - 1);
 
-	return n == 9 && !memcmp(target, "/dev/null", 9);
+	return n < 0 ? 0 : n == 9 && !memcmp(target, "/dev/null", 9) ? MASKED : 1;
 }
 
 static int add_file(struct plugin_set *ps, const char *dir, const char *file,
@@ -258,6 +263,7 @@ static int add_file(struct plugin_set *ps, const char *dir, const char *file,
 	CKPT_AUTO_FREE char *path = NULL;
 	struct ckpt_error why = { 0 };
 	char text[sizeof(why.text) + sizeof(why.hint) + 3];
+	int link;
 
 	if (!name || asprintf(&path, "%s/%s", dir, file) < 0) {
 		path = NULL;
@@ -265,9 +271,10 @@ static int add_file(struct plugin_set *ps, const char *dir, const char *file,
 	}
 	if (plugins_by_name(ps, name) || rejected_by_name(ps, name))
 		return 0;
-	if (is_masked(path))
+	link = link_kind(path);
+	if (link == MASKED)
 		return reject(ps, name, path, "masked by a link to /dev/null", true, err);
-	if (load_file(ps, name, path, &why) == 0)
+	if (check_file(dir, path, link, &why) == 0 && load_file(ps, name, path, &why) == 0)
 		return 0;
 	if (why.err == ENOMEM) {
 		*err = why;

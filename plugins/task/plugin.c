@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The plugin task: registers, signals, credentials, timers, limits: what each thread and process
  * is. */
+#include <cpuid.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 
@@ -58,8 +59,12 @@ static const struct ckpt_step steps[] = {
 
 static int probe_xstate(struct ckpt_error *err)
 {
-	/* ckpt's code reads the enabled components with xgetbv */
-	if (__builtin_cpu_supports("avx") || __builtin_cpu_supports("sse4.2"))
+	unsigned eax, ebx, ecx, edx;
+
+	/* ckpt's code reads the enabled components with xgetbv. Not by __builtin_cpu_supports(),
+	 * which asks for everything when the plugin is loaded: each cpuid is an exit of a virtual
+	 * machine. */
+	if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_OSXSAVE))
 		return 0;
 	return ckpt_fail(err, ENOTSUP, "a processor without XSAVE");
 }
