@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Who owns the namespaces of a process, up to our own user namespace, and what its user namespace maps:
 by nsfs ioctls and /proc, seen from outside."""
+import contextlib
+import ctypes
 import fcntl
 import os
 import struct
@@ -8,6 +10,7 @@ import struct
 from lib.proc import read
 
 NS_GET_USERNS, NS_GET_PARENT, NS_GET_OWNER_UID = 0xB701, 0xB702, 0xB704
+CLONE_NEWNET = 0x40000000
 MAPS = ("uid_map", "gid_map", "projid_map", "setgroups")
 
 
@@ -63,3 +66,24 @@ def maps(pid):
     """The ids that the process' user namespace has, as numbers of ours."""
     return {name: [" ".join(line.split()) for line in read(f"/proc/{pid}/{name}").splitlines()]
             for name in MAPS}
+
+
+@contextlib.contextmanager
+def network_of(pid):
+    """What the calling thread connects in here, it connects in the network namespace of that process."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def enter(namespace):
+        if libc.setns(namespace, CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "setns(2)")
+    own, other = (os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                  for path in ("/proc/thread-self/ns/net", f"/proc/{pid}/ns/net"))
+    try:
+        enter(other)
+        try:
+            yield
+        finally:
+            enter(own)
+    finally:
+        os.close(own)
+        os.close(other)

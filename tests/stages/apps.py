@@ -22,7 +22,7 @@ AT_WORK = (r"fds \d+ info: .*'pos: ", r"fds \d+ pipe queued")
 MORE = {"node": (r"^\d+ maps ",)}
 
 # desktops that are not too large for every run
-ALWAYS = ("terminals",)
+ALWAYS = ("terminals", "chromium")
 
 # each in a container of its own
 SERVICES = ("redis", "postgres", "nginx", "node", "tmux")

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: MIT
-"""Asks the browser by its debugging protocol, and the web server, from inside the container.
+"""Asks the browser by its debugging protocol, and the web server, from inside the container's network.
     ask.py state                what the server knows of the pages, as JSON
     ask.py eval PAGE EXPRESSION its value, as JSON, in the page whose address has PAGE in it
     ask.py open ADDRESS         a new tab
@@ -12,16 +12,31 @@ import os
 import socket
 import struct
 import sys
-import urllib.request
 
-SERVER, BROWSER = "http://127.0.0.1:8000", "http://127.0.0.1:9222"
+SERVER, BROWSER = 8000, 9222
+# whoever asks has patience: what is opened twice since nobody waited is one too many
+SECONDS = 180
 
 
-def get(address, method="GET"):
+def connected(port):
+    """A connection to one of them."""
+    return socket.create_connection(("127.0.0.1", port), SECONDS)
+
+
+def get(port, path, method="GET"):
     """The body."""
-    request = urllib.request.Request(address, method=method, headers={"Connection": "close"})
-    with urllib.request.urlopen(request, timeout=60) as reply:
-        return reply.read().decode()
+    # not urllib: it takes longer to be loaded than to ask
+    with connected(port) as to, to.makefile("rb") as reply:
+        to.sendall(f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+                   "Connection: close\r\n\r\n".encode())
+        if reply.readline().split()[1:2] != [b"200"]:
+            raise OSError(f"{path}: no such page")
+        length = -1
+        while line := reply.readline().strip():
+            name, _, value = line.lower().partition(b":")
+            if name == b"content-length":
+                length = int(value)
+        return reply.read(length).decode()
 
 
 class WebSocket:
@@ -29,17 +44,23 @@ class WebSocket:
 
     def __init__(self, address):
         host, _, path = address.partition("://")[2].partition("/")
-        name, _, port = host.partition(":")
-        self.socket = socket.create_connection((name, int(port)), 60)
+        self.socket = connected(BROWSER)
         self.file = self.socket.makefile("rb")
         self.socket.sendall((f"GET /{path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\n"
                              "Connection: Upgrade\r\nSec-WebSocket-Key: "
                              f"{base64.b64encode(os.urandom(16)).decode()}\r\n"
                              "Sec-WebSocket-Version: 13\r\n\r\n").encode())
         if b"101" not in self.file.readline():
-            raise SystemExit("no WebSocket")
+            raise OSError("no WebSocket")
         while self.file.readline().strip():
             pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.file.close()
+        self.socket.close()
 
     def send(self, text):
         """One message."""
@@ -71,21 +92,23 @@ class WebSocket:
 
 def pages(part):
     """Tabs whose address has that in it."""
-    return [tab for tab in json.loads(get(BROWSER + "/json")) if tab["type"] == "page" and part in tab["url"]]
+    return [tab for tab in json.loads(get(BROWSER, "/json")) if tab["type"] == "page" and part in tab["url"]]
 
 
-def main(what, *words):
-    """See above."""
+def answer(what, *words):
+    """See above; None: there is no such page."""
     if what == "state":
-        print(get(SERVER + "/state"))
-    elif what == "open":
-        get(BROWSER + "/json/new?" + words[0], "PUT")
-    elif what == "close":
-        for tab in pages(words[0]):
-            get(BROWSER + "/json/close/" + tab["id"])
-    else:
-        found = pages(words[0])
-        print(json.dumps(WebSocket(found[0]["webSocketDebuggerUrl"]).evaluate(words[1]) if found else None))
+        return json.loads(get(SERVER, "/state"))
+    if what == "open":
+        return json.loads(get(BROWSER, "/json/new?" + words[0], "PUT"))["id"]
+    found = pages(words[0])
+    if what == "close":
+        return [get(BROWSER, "/json/close/" + tab["id"]) for tab in found]
+    if not found:
+        return None
+    with WebSocket(found[0]["webSocketDebuggerUrl"]) as browser:
+        return browser.evaluate(words[1])
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    print(json.dumps(answer(*sys.argv[1:])))
