@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "engine/engine.h"
+#include "engine/lineage.h"
 #include "engine/run.h"
 #include "engine/text.h"
 
@@ -33,6 +34,7 @@ static int fill_losses(const struct ckpt_run *run, struct image_info *info, stru
 static int at_committed(struct ckpt_run *run, struct ckpt_error *err)
 {
 	const struct ckpt_dump_args *a = run->arg;
+	const struct ckpt_task *root = ckpt_task_at(run, 0);
 	struct image_info info = { .root_pid = run->root_pid };
 	uint64_t bytes = 0;
 	int r = 0;
@@ -43,11 +45,15 @@ static int at_committed(struct ckpt_run *run, struct ckpt_error *err)
 		r = live_release(run, a->after, err);
 	if (!r)
 		r = fill_losses(run, &info, err);
+	if (!r && root)
+		r = lineage_read(root->pidfd, &info, err);
 	info.ckpt_version = strdup(CKPT_VERSION);
 	if (!r && !info.ckpt_version)
 		r = fail_nomem(err);
 	if (!r)
 		r = image_commit(run->writer, &run->store, &info, &bytes, err);
+	if (!r && root && a->after != CKPT_AFTER_KILL)
+		lineage_note(root->pidfd, &info, 0, false);
 	image_info_free(&info);
 	if (r < 0)
 		return r;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/engine.h"
+#include "engine/lineage.h"
 #include "engine/run.h"
 #include "engine/text.h"
 #include "process/copy.h"
@@ -25,7 +26,13 @@ static int at_running(struct ckpt_run *run, struct ckpt_error *err)
 {
 	struct ckpt_restore_args *a = run->arg;
 	const struct ckpt_task *root = ckpt_task_at(run, 0);
-	int r = a->ready && root ? a->ready(a->ready_arg, root->pid, err) : 0;
+	const struct copy_place *copy = run->ctx->copy;
+	int r;
+
+	if (root)
+		lineage_note(root->pidfd, image_reader_info(run->reader), copy ? copy->index : 0,
+			     true);
+	r = a->ready && root ? a->ready(a->ready_arg, root->pid, err) : 0;
 
 	if (r < 0)
 		return r;

@@ -20,19 +20,40 @@ struct show {
 	FILE *out;
 };
 
+static const char *print_time(int64_t ns, char text[32])
+{
+	time_t s = (time_t)(ns / 1000000000);
+	struct tm tm;
+
+	if (!gmtime_r(&s, &tm) || !strftime(text, 32, "%Y-%m-%d %H:%M:%S UTC", &tm))
+		strcpy(text, "?");
+	return text;
+}
+
+static void print_ancestor(const struct image_ancestor *a, FILE *out)
+{
+	char made[32], restored[32];
+
+	fprintf(out, "  from %s, made %s, ", a->uuid, print_time(a->created_ns, made));
+	if (!a->restored_ns)
+		fputs("left running\n", out);
+	else if (a->copy)
+		fprintf(out, "copy %u of %s\n", a->copy, print_time(a->restored_ns, restored));
+	else
+		fprintf(out, "restored %s\n", print_time(a->restored_ns, restored));
+}
+
 static void print_info_text(const struct image_info *in, FILE *out)
 {
-	time_t s = (time_t)(in->created_ns / 1000000000);
-	struct tm tm;
-	char when[32] = "?";
+	char when[32];
 
-	if (gmtime_r(&s, &tm))
-		strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S UTC", &tm);
 	fprintf(out, "image %s\n  made %s by ckpt %s on %s\n  kernel %s %s\n  root pid %d\n",
-		in->uuid, when, in->ckpt_version, in->hostname, in->kernel_release, in->machine,
-		in->root_pid);
+		in->uuid, print_time(in->created_ns, when), in->ckpt_version, in->hostname,
+		in->kernel_release, in->machine, in->root_pid);
 	for (size_t i = 0; i < in->n_losses; i++)
 		fprintf(out, "  lost %s\n", in->losses[i]);
+	for (size_t i = 0; i < in->n_ancestors; i++)
+		print_ancestor(&in->ancestors[i], out);
 }
 
 static void print_info_json(const struct image_info *in, FILE *out)
@@ -59,6 +80,16 @@ static void print_info_json(const struct image_info *in, FILE *out)
 	for (size_t i = 0; i < in->n_losses; i++) {
 		fputs(i ? ", " : "", out);
 		json_string(out, in->losses[i]);
+	}
+	fputs("], \"ancestors\": [", out);
+	for (size_t i = 0; i < in->n_ancestors; i++) {
+		const struct image_ancestor *a = &in->ancestors[i];
+
+		json_member(out, i ? ", {" : "{", "uuid", a->uuid);
+		fprintf(out,
+			", \"created_ns\": %" PRId64 ", \"restored_ns\": %" PRId64
+			", \"copy\": %u}",
+			a->created_ns, a->restored_ns, a->copy);
 	}
 	fputs("]},\n \"plugins\": [", out);
 }

@@ -160,8 +160,32 @@ static int complete_info(const struct image_writer *w, struct image_info *info,
 	return 0;
 }
 
-static void fill_manifest(Image__Manifest *m, const struct image_info *info,
-			  const struct file_list *l)
+static int fill_ancestors(Image__Manifest *m, const struct image_info *info, struct ckpt_error *err)
+{
+	size_t n = info->n_ancestors;
+	/* the messages, behind the pointers to them */
+	Image__Ancestor **list = calloc(n + 1, sizeof(*list) + sizeof(**list));
+	Image__Ancestor *all = list ? (Image__Ancestor *)(list + n + 1) : NULL;
+
+	if (!list)
+		return ckpt_fail_sys(err, ENOMEM, "manifest");
+	for (size_t i = 0; i < n; i++) {
+		const struct image_ancestor *a = &info->ancestors[i];
+
+		list[i] = &all[i];
+		image__ancestor__init(list[i]);
+		list[i]->uuid = (char *)a->uuid;
+		list[i]->created_ns = a->created_ns;
+		list[i]->restored_ns = a->restored_ns;
+		list[i]->copy = a->copy;
+	}
+	m->ancestors = list;
+	m->n_ancestors = n;
+	return 0;
+}
+
+static int fill_manifest(Image__Manifest *m, const struct image_info *info,
+			 const struct file_list *l, struct ckpt_error *err)
 {
 	image__manifest__init(m);
 	m->uuid = (char *)info->uuid;
@@ -176,6 +200,7 @@ static void fill_manifest(Image__Manifest *m, const struct image_info *info,
 	m->n_losses = info->n_losses;
 	m->files = l->ptrs;
 	m->n_files = l->n;
+	return fill_ancestors(m, info, err);
 }
 
 static int write_manifest(struct image_writer *w, struct file_list *l, const char *name,
@@ -238,9 +263,11 @@ static int commit(struct image_writer *w, const struct image_store *st, struct i
 		r = complete_info(w, info, err);
 	if (r < 0)
 		return r;
-	fill_manifest(&m, info, l);
+	r = fill_manifest(&m, info, l, err);
 	image_file_name(name, IMAGE__FILE__KIND__RECORDS, IMAGE_MANIFEST, w->tag);
-	r = write_manifest(w, l, name, &m, &size, err);
+	if (r == 0)
+		r = write_manifest(w, l, name, &m, &size, err);
+	free(m.ancestors);
 	if (r == 0)
 		r = sync_files(l, w->path, err);
 	if (r == 0)

@@ -52,6 +52,15 @@ const ProtobufCMessage *image_at(const struct image_store *st, const char *type,
 /* All of them, for who looks at many. */
 ProtobufCMessage *const *image_all(const struct image_store *st, const char *type, size_t *n);
 
+/* What the tree was restored from, or saved as, before. */
+struct image_ancestor {
+	char uuid[40];
+	int64_t created_ns, restored_ns; /* 0: it was left running */
+	uint32_t copy;			 /* 0: it was restored */
+};
+/* A tree that has more forgets the oldest. */
+#define IMAGE_ANCESTORS_MAX 64
+
 /* Facts about the whole image, kept in the manifest. */
 struct image_info {
 	char uuid[40];
@@ -60,8 +69,12 @@ struct image_info {
 	int root_pid;
 	char **losses; /* "plugin.feature: object" */
 	size_t n_losses;
+	struct image_ancestor *ancestors; /* the nearest first */
+	size_t n_ancestors;
 };
 void image_info_free(struct image_info *info);
+/* Is it one as image_info has them? */
+bool image_uuid_ok(const char *text);
 
 /* ---- writing ----------------------------------------------------------------- */
 

@@ -18,6 +18,16 @@ void image_uuid_text(const uint8_t uuid[16], char text[40])
 			     uuid[i]);
 }
 
+bool image_uuid_ok(const char *text)
+{
+	for (size_t i = 0; i < 36; i++)
+		if (i == 8 || i == 13 || i == 18 || i == 23
+			    ? text[i] != '-'
+			    : !strchr("0123456789abcdef", text[i]) || !text[i])
+			return false;
+	return !text[36];
+}
+
 static int decode(const uint8_t *data, size_t len, Image__Manifest **out, uint8_t uuid[16],
 		  struct ckpt_error *err)
 {
@@ -116,6 +126,17 @@ static int check_unique(const Image__Manifest *m, int (*cmp)(const void *, const
 	return 0;
 }
 
+static int check_ancestors(const Image__Manifest *m, struct ckpt_error *err)
+{
+	if (m->n_ancestors > IMAGE_ANCESTORS_MAX)
+		return image_bad(err, "%s lists more than %u ancestors", FILE_NAME,
+				 IMAGE_ANCESTORS_MAX);
+	for (size_t i = 0; i < m->n_ancestors; i++)
+		if (!image_uuid_ok(m->ancestors[i]->uuid))
+			return image_bad(err, "%s has an ancestor without a uuid", FILE_NAME);
+	return 0;
+}
+
 static int check(const Image__Manifest *m, const uint8_t uuid[16], struct ckpt_error *err)
 {
 	char text[40];
@@ -132,6 +153,8 @@ static int check(const Image__Manifest *m, const uint8_t uuid[16], struct ckpt_e
 		r = check_file(m->files[i], err);
 	if (r == 0)
 		r = check_texts(m, err);
+	if (r == 0)
+		r = check_ancestors(m, err);
 	if (r == 0)
 		r = check_unique(m, by_name, err);
 	if (r == 0)

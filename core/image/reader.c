@@ -42,6 +42,7 @@ void image_info_free(struct image_info *info)
 	for (size_t i = 0; i < info->n_losses; i++)
 		free(info->losses[i]);
 	free(info->losses);
+	free(info->ancestors);
 	*info = (struct image_info){ 0 };
 }
 
@@ -170,7 +171,7 @@ static int check_files(struct image_reader *r, struct ckpt_error *err)
 	return ret;
 }
 
-static void fill_info(struct image_reader *r)
+static int fill_info(struct image_reader *r, struct ckpt_error *err)
 {
 	const Image__Manifest *m = r->manifest;
 
@@ -186,6 +187,20 @@ static void fill_info(struct image_reader *r)
 		.n_losses = m->n_losses,
 	};
 	image_uuid_text(r->uuid, r->info.uuid);
+	r->info.ancestors = calloc(m->n_ancestors + 1, sizeof(*r->info.ancestors));
+	if (!r->info.ancestors)
+		return ckpt_fail_sys(err, ENOMEM, "open the image");
+	for (; r->info.n_ancestors < m->n_ancestors; r->info.n_ancestors++) {
+		const Image__Ancestor *from = m->ancestors[r->info.n_ancestors];
+		struct image_ancestor *a = &r->info.ancestors[r->info.n_ancestors];
+
+		*a = (struct image_ancestor){ .created_ns = from->created_ns,
+					      .restored_ns = from->restored_ns,
+					      .copy = from->copy };
+		/* the manifest's check has seen its length */
+		memcpy(a->uuid, from->uuid, strlen(from->uuid));
+	}
+	return 0;
 }
 
 static int fill_files(struct image_reader *r, struct ckpt_error *err)
@@ -223,8 +238,7 @@ static int open_reader(struct image_reader *r, const char *dir, struct ckpt_erro
 		ret = check_files(r, err);
 	if (ret < 0)
 		return ckpt_wrap(err, "%s", dir);
-	fill_info(r);
-	return 0;
+	return fill_info(r, err);
 }
 
 int image_open(const char *dir, struct image_reader **out, struct ckpt_error *err)

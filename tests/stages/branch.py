@@ -12,7 +12,7 @@ import subprocess
 from lib import ckpt as codes
 from lib import proc
 from lib.context import command
-from lib.report import Failure, expect
+from lib.report import Failure, Skip, expect
 from lib.victim import Victim
 
 SCENARIOS = ("fd-basic", "fd-locks", "mem-cow", "pid-basic", "threads", "sock-stream", "sock-dgram",
@@ -110,6 +110,50 @@ def again(context, test):
     for copy in branched(context, test, victim, image, 2):
         copy.check("branched again", 2)
     victim.check("branched twice")
+
+
+def pidfds_have_attributes():
+    """Since Linux 6.17."""
+    with open(os.pidfd_open(os.getpid()), "rb") as pidfd:
+        try:
+            os.setxattr(pidfd.fileno(), "trusted.ckpt-test", b"")
+            os.removexattr(pidfd.fileno(), "trusted.ckpt-test")
+        except OSError:
+            return False
+    return True
+
+
+def lineage(context, test):
+    """`ckpt show` tells which images a tree comes from: what it was left running by, restored from, or
+    is a copy of."""
+    if not pidfds_have_attributes():
+        raise Skip("pidfds have no extended attributes (Linux 6.17)")
+    ckpt = context.ckpt()
+
+    def told(image):
+        return ckpt.run(test, "show", image, "--json").json()["image"]
+
+    def forebears(image):
+        return [(one["uuid"], one["copy"], bool(one["restored_ns"])) for one in told(image)["ancestors"]]
+
+    victim, first = saved(context, test, "fd-basic")
+    second, of_copy, killed_by, last = (test.dir / name for name in ("second", "copy", "killed", "last"))
+    ckpt.dump(test, victim.pid, second, "--leave-running")
+    running = [(told(first)["uuid"], 0, False)]
+    expect(forebears(first) == [] and forebears(second) == running, f"second: {forebears(second)}")
+    copy = branched(context, test, victim, first, 2)[1]
+    command(test, "nsenter", "-a", "-t", copy.root, "--", ckpt.binary, "dump", "-t", victim.pid,
+            "-D", of_copy, "--leave-running")
+    expect(forebears(of_copy) == [(told(first)["uuid"], 2, True)], f"of a copy: {forebears(of_copy)}")
+    pids = proc.tree(victim.pid)
+    ckpt.dump(test, victim.pid, killed_by)
+    proc.wait_gone(pids)
+    victim.pid = ckpt.restore(test, killed_by)
+    ckpt.dump(test, victim.pid, last, "--leave-running")
+    expected = [(told(killed_by)["uuid"], 0, True), (told(second)["uuid"], 0, False), *running]
+    expect(forebears(last) == expected, f"restored: {forebears(last)}")
+    text = ckpt.run(test, "show", last).out
+    expect(f"  from {told(killed_by)['uuid']}, made " in text, f"show: {text[:500]}")
 
 
 def refused(context, test):
@@ -397,6 +441,7 @@ def tests(context):
     yield "branch/memory", lambda test: memory(context, test)
     yield "branch/upper", lambda test: upper(context, test)
     yield "branch/again", lambda test: again(context, test)
+    yield "branch/lineage", lambda test: lineage(context, test)
     yield "branch/refused", lambda test: refused(context, test)
     yield "branch/shared", lambda test: shared(context, test)
     yield "branch/names", lambda test: names(context, test)

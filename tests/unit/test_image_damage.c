@@ -308,6 +308,28 @@ static void forge(struct fixture *f, Image__Manifest *m, const char *text)
 	fix_bad(f, text);
 }
 
+static void forge_ancestors(struct fixture *f, Image__Manifest *m)
+{
+	Image__Ancestor from = IMAGE__ANCESTOR__INIT, *list[IMAGE_ANCESTORS_MAX + 1];
+
+	for (size_t i = 0; i <= IMAGE_ANCESTORS_MAX; i++)
+		list[i] = &from;
+	m->ancestors = list;
+	m->n_ancestors = IMAGE_ANCESTORS_MAX + 1;
+	from.uuid = m->uuid;
+	forge(f, m, "more than 64 ancestors");
+	m->n_ancestors = 1;
+	for (size_t i = 0; i < 5; i++) {
+		const char *const bad[] = { "", "0", "00000000-0000-0000-0000-00000000000",
+					    "00000000-0000-0000-0000-00000000000X",
+					    "00000000-0000-0000-0000-0000000000000" };
+
+		from.uuid = (char *)bad[i];
+		forge(f, m, "an ancestor without a uuid");
+	}
+	m->n_ancestors = 0;
+}
+
 static void forged_manifests(void **state)
 {
 	struct fixture *f = *state;
@@ -325,6 +347,7 @@ static void forged_manifests(void **state)
 	m.hostname = (char *)"\x1b[2J";
 	forge(f, &m, "control characters");
 	m.hostname = (char *)"host";
+	forge_ancestors(f, &m);
 	m.files = list;
 	m.n_files = 1;
 	a.owner = (char *)"alpha";

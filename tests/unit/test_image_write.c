@@ -53,7 +53,12 @@ static void versions_and_losses_are_kept(void **state)
 	struct fixture *f = *state;
 	char loss[] = "mem: \x1b[\xc2\x9b\xffx\n";
 	char *losses[] = { (char *)"fd.tcp: fd 7", loss };
-	struct image_info info = { .losses = losses, .n_losses = 2, .created_ns = 5 };
+	struct image_ancestor from = { "01234567-89ab-cdef-0123-456789abcdef", 3, 4, 7 };
+	struct image_info info = { .losses = losses,
+				   .n_losses = 2,
+				   .created_ns = 5,
+				   .ancestors = &from,
+				   .n_ancestors = 1 };
 	struct image_writer *w;
 	struct image_reader *r;
 	struct image_store st;
@@ -72,11 +77,17 @@ static void versions_and_losses_are_kept(void **state)
 	assert_int_equal(image_reader_info(r)->n_losses, 2);
 	assert_string_equal(image_reader_info(r)->losses[1], "mem: ?[???x?");
 	assert_int_equal(image_reader_info(r)->created_ns, 5);
+	assert_int_equal(image_reader_info(r)->n_ancestors, 1);
+	assert_string_equal(image_reader_info(r)->ancestors[0].uuid, from.uuid);
+	assert_int_equal(image_reader_info(r)->ancestors[0].created_ns, 3);
+	assert_int_equal(image_reader_info(r)->ancestors[0].restored_ns, 4);
+	assert_int_equal(image_reader_info(r)->ancestors[0].copy, 7);
 	image_reader_plugin(r, 0, &version);
 	assert_string_equal(version, "1.2");
 	image_reader_free(r);
 	info.losses = NULL;
 	info.n_losses = 0;
+	info.ancestors = NULL;
 	image_info_free(&info);
 }
 
