@@ -8,8 +8,6 @@
 #include <linux/netfilter/nfnetlink.h>
 #include <linux/rtnetlink.h>
 #include <linux/xfrm.h>
-#include <netlink/attr.h>
-#include <netlink/msg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -50,11 +48,11 @@ int net_speak(struct net_job *job, int protocol,
 	int r;
 
 	job->sk = nl_socket_alloc();
-	r = job->sk ? nl_connect(job->sk, protocol) : -NLE_NOMEM;
+	r = job->sk ? nl_connect(job->sk, protocol) : -ENOMEM;
 	if (r < 0)
-		/* libnl's word for EPROTONOSUPPORT: the kernel has no such protocol */
-		r = ckpt_fail(err, r == -NLE_PROTO_MISMATCH ? ENOTSUP : EIO,
-			      "netlink protocol %d: %s", protocol, nl_geterror(r));
+		/* the kernel has no such protocol */
+		r = ckpt_fail(err, r == -EPROTONOSUPPORT ? ENOTSUP : EIO, "netlink protocol %d: %s",
+			      protocol, nl_geterror(r));
 	else
 		r = fn(job, err);
 	nl_socket_free(job->sk);
@@ -93,7 +91,8 @@ static int on_ipset(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
 
 	(void)err;
 	if (name && !x->n++)
-		nla_strlcpy(x->first, name, sizeof(x->first));
+		snprintf(x->first, sizeof(x->first), "%.*s", nla_len(name),
+			 (const char *)nla_data(name));
 	return 0;
 }
 
