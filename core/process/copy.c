@@ -12,6 +12,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -133,6 +134,65 @@ static int reap_all(pid_t eldest, int *status)
 	}
 }
 
+/* The fields of /proc/PID/stat behind the name, of which the first is number 3. */
+#define STAT_FIELDS 52
+
+static bool read_stat(uint64_t field[STAT_FIELDS + 1])
+{
+	CKPT_AUTO_FILE FILE *f = fopen("/proc/self/stat", "re");
+	char line[2048], *at = f && fgets(line, sizeof(line), f) ? strrchr(line, ')') : NULL;
+	int i = 4;
+
+	/* behind the state, which is a letter */
+	at = at && at[1] && at[2] ? at + 3 : NULL;
+	for (char *end; at && i <= STAT_FIELDS; i++, at = end) {
+		field[i] = strtoull(at, &end, 10);
+		if (end == at)
+			break;
+	}
+	return i > STAT_FIELDS;
+}
+
+static void wipe(uint64_t start, uint64_t end)
+{
+	if (start && start < end)
+		memset((void *)(uintptr_t)start, 0, end - start);
+}
+
+/*
+ * What ckpt was called with is its caller's, and may be secret. A kernel that does not let
+ * the places be moved shows bytes of zero there.
+ */
+static int forget_words(struct ckpt_error *err)
+{
+	static const char name[] = "ckpt-init";
+	uint64_t field[STAT_FIELDS + 1], args;
+	struct prctl_mm_map map;
+
+	if (!read_stat(field))
+		return ckpt_fail(err, EIO, "/proc/self/stat cannot be read");
+	args = field[48];
+	wipe(args, field[49]);
+	wipe(field[50], field[51]);
+	if (!args || field[49] < args + sizeof(name))
+		return 0;
+	memcpy((void *)(uintptr_t)args, name, sizeof(name));
+	map = (struct prctl_mm_map){ .start_code = field[26],
+				     .end_code = field[27],
+				     .start_stack = field[28],
+				     .start_data = field[45],
+				     .end_data = field[46],
+				     .start_brk = field[47],
+				     .brk = (uint64_t)(uintptr_t)sbrk(0),
+				     .arg_start = args,
+				     .arg_end = args + sizeof(name),
+				     .env_start = args + sizeof(name),
+				     .env_end = args + sizeof(name),
+				     .exe_fd = (uint32_t)-1 };
+	(void)prctl(PR_SET_MM, PR_SET_MM_MAP, &map, sizeof(map), 0);
+	return 0;
+}
+
 static __attribute__((noreturn)) void reap_on(const struct copy_shared *shared, int parent_pidfd,
 					      pid_t restore)
 {
@@ -203,6 +263,8 @@ static __attribute__((noreturn)) void first_process(struct copy_job *job)
 		_exit(1);
 	}
 	job->forget(job);
+	if (forget_words(job->err) < 0)
+		_exit(1);
 	reap_on(job->shared, job->parent_pidfd, pid);
 }
 

@@ -142,6 +142,8 @@ def lineage(context, test):
     running = [(told(first)["uuid"], 0, False)]
     expect(forebears(first) == [] and forebears(second) == running, f"second: {forebears(second)}")
     copy = branched(context, test, victim, first, 2)[1]
+    words = [proc.read(f"/proc/{copy.first}/{name}") for name in ("environ", "cmdline")]
+    expect(words == ["", "ckpt-init\0"], f"the copy's first process shows {words}")
     command(test, "nsenter", "-a", "-t", copy.root, "--", ckpt.binary, "dump", "-t", victim.pid,
             "-D", of_copy, "--leave-running")
     expect(forebears(of_copy) == [(told(first)["uuid"], 2, True)], f"of a copy: {forebears(of_copy)}")
