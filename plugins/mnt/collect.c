@@ -142,7 +142,7 @@ static bool is_whole(const struct mnt_mount *m)
 /* What is made where it is mounted, with paths for options. NULL: it can be. */
 static const char *no_place(const struct mnt_state *st, const struct mnt_mount *m)
 {
-	if (m->fs->owner != m->ns->owner->id || (m->locked && !m->ns->owner->own))
+	if (m->fs->owner != m->ns->owner->id || ((m->locked || m->held) && !m->ns->owner->own))
 		return "an overlay is made again only by the owner of the mount namespace, who "
 		       "may unmount it";
 	if (!is_whole(m))
@@ -199,7 +199,7 @@ static int survey_mount(struct ckpt_run *run, const struct mnt_state *st, const 
 	if (m->attr == UINT32_MAX)
 		mnt_refuse(run, m->ns, "flags", m->m->point,
 			   "it has flags that are not saved (an idmapped mount?)", "unmount it");
-	if (m->locked && !m->ns->owner->own)
+	if ((m->locked || m->held) && !m->ns->owner->own)
 		ckpt_refuse_off(run, "locked", m->ns->member, m->m->point);
 	if (m->locked && m->parent && !m->parent->top && !m->parent->locked && !m->ns->owner->own)
 		mnt_refuse(run, m->ns, "locked-later", m->m->point,
@@ -308,7 +308,8 @@ static int put_mount(struct ckpt_run *run, const struct mnt_state *st, const str
 		rec.gone = &gone;
 	}
 	rec.locked = nested && locks && m->locked;
-	if (nested && (rec.locked || m->top))
+	rec.held = nested && locks && m->held;
+	if (nested && (rec.locked || rec.held || m->top))
 		rec.loose = locks ? m->loose : m->attr & MNT_LOCKABLE;
 	rec.unbindable = groups && m->m->unbindable;
 	if (groups) {

@@ -26,7 +26,7 @@ static uint32_t number(const ProtobufCMessage *m, const char *name)
 	return v;
 }
 
-static bool has_terminals(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec)
+bool mnt_has_terminals(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec)
 {
 	const ProtobufCMessage *pty;
 
@@ -70,7 +70,7 @@ static int take_all(void *arg, struct ckpt_error *err)
 	    move_mount(top, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH))
 		return ckpt_fail_sys(err, errno, "a place for the work");
 	for (size_t i = 0; r == 0 && (rec = ckpt_record_at(e->run, "mnt.mount", i)); i++)
-		if (rec->fs == fs->id && has_terminals(e->run, rec))
+		if (rec->fs == fs->id && mnt_has_terminals(e->run, rec))
 			r = take(e, i, top, err);
 	if (r == 0)
 		e->made->fs[e->fs] = r = clone_of(top, "", err);
@@ -119,7 +119,7 @@ int mnt_make_terminals(struct ckpt_run *run, struct ckpt_error *err)
 	for (size_t i = 0; r == 0 && (rec = ckpt_record_at(run, "mnt.mount", i)); i++) {
 		struct early e = { run, st->made, 0 };
 
-		if (!rec->fs || !has_terminals(run, rec))
+		if (!rec->fs || !mnt_has_terminals(run, rec))
 			continue;
 		if (!st->made)
 			r = mnt_made_new(run, &st->made, err);

@@ -115,6 +115,27 @@ static int take_off(const struct mnt_state *st, struct mnt_mount *m, struct ckpt
 	return 0;
 }
 
+/*
+ * The kernel locks the settings of access times together with flags, and whether there are flags
+ * or not: they tell of a mount that has been copied into another user namespace, or is a bind of
+ * such a one.
+ */
+static int find_held(struct mnt_mount *m, struct ckpt_error *err)
+{
+	const uint64_t have = m->attr & MOUNT_ATTR__ATIME, other = have == MOUNT_ATTR_NOATIME
+									   ? MOUNT_ATTR_RELATIME
+									   : MOUNT_ATTR_NOATIME;
+	struct mount_attr take = { .attr_clr = MOUNT_ATTR__ATIME, .attr_set = other },
+			  give = { .attr_clr = MOUNT_ATTR__ATIME, .attr_set = have };
+
+	if (m->attr == UINT32_MAX ||
+	    (!mount_setattr(m->fd, "", AT_EMPTY_PATH, &take, sizeof(take)) &&
+	     !mount_setattr(m->fd, "", AT_EMPTY_PATH, &give, sizeof(give))))
+		return 0;
+	m->held = errno == EPERM;
+	return m->held ? 0 : ckpt_fail_sys(err, errno, "mount_setattr(2) of %s", m->m->point);
+}
+
 /* What can be taken away is given back: without `ro` a look at its files would change their times.
  */
 static int try_flags(struct mnt_mount *m, struct ckpt_error *err)
@@ -149,9 +170,12 @@ static int look_at(const struct mnt_state *st, struct mnt_mount *m, struct ckpt_
 	m->fd = ckpt_steal_fd(&fd);
 	if (m->fs->type && m->fs->type->shows == CKPT_NS_TYPES && !m->fs->asked && m->fs->probe < 0)
 		m->fs->probe = m->fd;
-	if (m->parent && take_off(st, m, err) < 0)
+	/* one that is taken off has no flags to try any more */
+	if (find_held(m, err) < 0 || ((m->held || !m->parent) && try_flags(m, err) < 0) ||
+	    (m->parent && take_off(st, m, err) < 0))
 		return -err->err;
-	return m->locked || !m->parent ? try_flags(m, err) : 0;
+	m->held &= m->parent && !m->locked;
+	return 0;
 }
 
 static int from_the_top(struct look *l, struct ckpt_error *err)

@@ -70,7 +70,7 @@ int mnt_made_new(struct ckpt_run *run, struct mnt_made **out, struct ckpt_error 
 	made->fs = none(ckpt_record_count(run, "mnt.filesystem"));
 	made->mounts = none(ckpt_record_count(run, "mnt.mount"));
 	made->first = none(ckpt_record_count(run, "mnt.mount"));
-	made->work = made->stage = made->below = -1;
+	made->work = made->stage = made->below = made->held = made->shown = -1;
 	if (!made->fs || !made->mounts || !made->first)
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	made->n_fs = ckpt_record_count(run, "mnt.filesystem");
@@ -97,12 +97,11 @@ void mnt_made_free(struct mnt_made *made)
 		if (made->first[i] >= 0)
 			close(made->first[i]);
 	}
-	if (made->work >= 0)
-		close(made->work);
-	if (made->stage >= 0)
-		close(made->stage);
-	if (made->below >= 0)
-		close(made->below);
+	ckpt_cleanup_fd(&made->work);
+	ckpt_cleanup_fd(&made->stage);
+	ckpt_cleanup_fd(&made->below);
+	ckpt_cleanup_fd(&made->held);
+	ckpt_cleanup_fd(&made->shown);
 	free(made->fs);
 	free(made->mounts);
 	free(made->first);

@@ -62,9 +62,11 @@ struct mnt_mount {
 	uint64_t copy;		  /* STATX_MNT_ID, in the copy that is peeled */
 	struct mnt_fs *fs;
 	uint32_t attr;
-	uint32_t loose; /* flags of a locked mount, or of the root, that are not locked */
+	uint32_t loose; /* of one that is locked or held, or of the root: flags that are not locked
+			 */
 	bool top;	/* the root of its namespace */
 	bool file, deleted, locked, seen;
+	bool held; /* not locked, but flags of it are: it was bound from one that is */
 	/* from outside */
 	const char *key; /* the user's; or NULL */
 	const struct ckpt_mount *host;
@@ -147,6 +149,8 @@ struct mnt_made {
 	int work;		      /* the namespace in which the copies are made */
 	int stage;		      /* its root: whole filesystems */
 	int below;		      /* what is below that: ckpt's own root */
+	int held;  /* a copy of `work` by another user namespace: flags are locked */
+	int shown; /* and of its root: the places of what is to be held */
 	size_t n_fs, n_mounts;
 };
 
@@ -167,14 +171,17 @@ int mnt_fs_create(const Ckpt__Mnt__Filesystem *rec, int owner_of, struct ckpt_er
 bool mnt_fs_read_only(const Ckpt__Mnt__Filesystem *rec);
 /* early.c: a devpts with open terminals, before the tasks. */
 int mnt_make_terminals(struct ckpt_run *run, struct ckpt_error *err);
+bool mnt_has_terminals(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec);
 /* Detached, empty; -1 in *out: it is made where it is mounted. */
 int mnt_make_filesystem(struct ckpt_run *run, const Ckpt__Mnt__Filesystem *rec, int *out,
 			struct ckpt_error *err);
 int mnt_make_filesystems(struct ckpt_run *run, struct mnt_made *made, struct ckpt_error *err);
 int mnt_make_sources(struct ckpt_run *run, struct mnt_made *made, struct ckpt_error *err);
 int mnt_make_later_sources(struct ckpt_run *run, struct mnt_made *made, struct ckpt_error *err);
-/* Flags and propagation of a detached mount. */
+/* Flags and propagation of a detached mount, loose ones apart; these, when the others are locked.
+ */
 int mnt_prepare(int fd, const Ckpt__Mnt__Mount *rec, struct ckpt_error *err);
+int mnt_set_loose(int fd, const Ckpt__Mnt__Mount *rec, struct ckpt_error *err);
 /* openat2(2) that does not leave `root`. */
 int mnt_open_below(int root, const char *path, int flags, uint64_t resolve);
 /* A file or directory at that path, with the directories on the way. */

@@ -207,15 +207,51 @@ static unsigned class_of(const struct ckpt_mount *m)
 	return type && type->in_place;
 }
 
-/* The next to come: the first of the lowest class whose parent is there. */
-static size_t next_of(const struct mnt_mount *list, size_t n, const size_t *parent,
-		      const bool *done)
+struct sort {
+	const struct mnt_mount *list;
+	size_t n;
+	size_t *parent;
+	size_t *hides; /* how many that are to come would be laid on it instead of in their place */
+	bool *done;
+};
+
+static void sort_free(struct sort *s)
 {
+	free(s->parent);
+	free(s->hides);
+	free(s->done);
+}
+
+/* Would the path of `m` lead into `other`, which it is not mounted on? */
+static bool is_hidden_by(const struct sort *s, size_t m, size_t other)
+{
+	size_t next = m;
+
+	for (size_t on = s->parent[m]; on != NOBODY; next = on, on = s->parent[on])
+		if (s->parent[other] == on && other != next &&
+		    mnt_path_below(s->list[next].m->point, s->list[other].m->point))
+			return true;
+	return false;
+}
+
+static void count_hidden(struct sort *s, size_t m, size_t by)
+{
+	for (size_t i = 0; i < s->n; i++)
+		if (is_hidden_by(s, m, i))
+			s->hides[i] += by;
+}
+
+/* The next to come: the first of the lowest class whose parent is there, and that hides nothing. */
+static size_t next_of(const struct sort *s, bool hiding)
+{
+	const struct mnt_mount *list = s->list;
+	const size_t *parent = s->parent;
 	size_t best = NOBODY, orphan = NOBODY;
 	unsigned lowest = UINT_MAX;
 
-	for (size_t i = 0; i < n && lowest; i++) {
-		if (done[i] || (parent[i] != NOBODY && !done[parent[i]]))
+	for (size_t i = 0; i < s->n && lowest; i++) {
+		if (s->done[i] || (!hiding && s->hides[i]) ||
+		    (parent[i] != NOBODY && !s->done[parent[i]]))
 			continue;
 		if (list[i].top)
 			return i;
@@ -231,26 +267,37 @@ static size_t next_of(const struct mnt_mount *list, size_t n, const size_t *pare
 
 /*
  * The order in which they can be mounted. A devpts with open terminals is made early, and
- * so listed before all others the next time, an overlay late: they are last here, always.
+ * so listed before all others the next time, an overlay late: they are last here, always,
+ * but before what lies over their place.
  */
 static int parents_first(struct mnt_mount *list, size_t n, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE struct mnt_mount *sorted = calloc(n + 1, sizeof(*sorted));
-	CKPT_AUTO_FREE size_t *parent = calloc(n + 1, sizeof(*parent));
-	CKPT_AUTO_FREE bool *done = calloc(n + 1, sizeof(*done));
+	__attribute__((cleanup(sort_free))) struct sort s = {
+		.list = list,
+		.n = n,
+		.parent = calloc(n + 1, sizeof(*s.parent)),
+		.hides = calloc(n + 1, sizeof(*s.hides)),
+		.done = calloc(n + 1, sizeof(*s.done)),
+	};
 
-	if (!sorted || !parent || !done)
+	if (!sorted || !s.parent || !s.hides || !s.done)
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	for (size_t i = 0; i < n; i++)
-		parent[i] = list[i].top ? NOBODY : index_of(list, n, list[i].m->parent);
+		s.parent[i] = list[i].top ? NOBODY : index_of(list, n, list[i].m->parent);
+	for (size_t i = 0; i < n; i++)
+		count_hidden(&s, i, 1);
 	for (size_t k = 0; k < n; k++) {
-		size_t i = next_of(list, n, parent, done);
+		size_t i = next_of(&s, false);
 
-		/* a ring of parents: the kernel has none */
+		/* of a ring of parents, which the kernel has not, not even this finds one */
+		if (i == NOBODY)
+			i = next_of(&s, true);
 		if (i == NOBODY)
 			return ckpt_fail(err, EPROTO, "mountinfo makes no tree");
-		done[i] = true;
+		s.done[i] = true;
 		sorted[k] = list[i];
+		count_hidden(&s, i, (size_t)-1);
 	}
 	memcpy(list, sorted, n * sizeof(*list));
 	return 0;

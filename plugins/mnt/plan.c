@@ -105,7 +105,7 @@ static bool good_in_place(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec)
 		if (other != rec && other->fs == rec->fs)
 			return false;
 	return rec->parent && rec->root.len == 1 && fs->owner == owner->id &&
-	       (!rec->locked || owner->own);
+	       ((!rec->locked && !rec->held) || owner->own);
 }
 
 /* The node of a terminal is there when the terminal is: its id is in ../tty/tty.proto. */
@@ -129,10 +129,25 @@ static int plan_node(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec)
 }
 
 /* What a copy of the namespace locks: these, and only of what it copies. */
-static bool good_loose(const struct ckpt_ns *ns, const Ckpt__Mnt__Mount *rec)
+static bool good_locks(const struct ckpt_ns *ns, const Ckpt__Mnt__Mount *rec)
 {
 	return !(rec->loose & ~(rec->attr & MNT_LOCKABLE)) &&
-	       (!rec->loose || (!ns->owner->own && (rec->locked || !rec->parent)));
+	       (!rec->held || (!ns->owner->own && !rec->locked && rec->parent)) &&
+	       (!rec->loose || (!ns->owner->own && (rec->locked || rec->held || !rec->parent)));
+}
+
+/* Terminals are open through their mount from the start, and flags are locked on a clone of it. */
+static int plan_held(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec)
+{
+	char point[PATH_MAX];
+
+	if (!rec->held || !mnt_has_terminals(run, rec))
+		return 0;
+	return ckpt_unmet(run, CKPT_EXIT_FAILED,
+			  "dump it with --without mnt.locked --allow-loss mnt.locked: the flags "
+			  "will be free",
+			  "terminals are open through %s, whose flags are locked while it is not",
+			  mnt_bytes(&rec->point, point, sizeof(point)));
 }
 
 static int plan_mount(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec, struct ckpt_error *err)
@@ -145,16 +160,17 @@ static int plan_mount(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec, struct 
 	    (rec->parent && (!parent || parent->id >= rec->id || parent->ns != rec->ns)) ||
 	    (rec->fs && !ckpt_record_by_id(run, "mnt.filesystem", rec->fs)) ||
 	    !is_path(&rec->root) || !is_path(&rec->point) || rec->attr & ~(uint32_t)ATTR_KNOWN ||
-	    !good_loose(ns, rec) ||
+	    !good_locks(ns, rec) ||
 	    (rec->deleted && (!rec->gone || rec->gone->uid == UINT32_MAX ||
 			      rec->gone->gid == UINT32_MAX || !rec->fs || rec->root.len < 10 ||
 			      memcmp(rec->root.data + rec->root.len - 9, "//deleted", 9))))
 		return ckpt_fail_image(err, "mount %u is not valid", rec->id);
 	if (!rec->fs)
 		return plan_external(run, rec, err);
-	return good_in_place(run, rec)
-		       ? plan_node(run, rec)
-		       : ckpt_fail_image(err, "mount %u shows what is mounted elsewhere", rec->id);
+	if (!good_in_place(run, rec))
+		return ckpt_fail_image(err, "mount %u shows what is mounted elsewhere", rec->id);
+	plan_held(run, rec);
+	return plan_node(run, rec);
 }
 
 static int plan_roots(struct ckpt_run *run, struct ckpt_error *err)

@@ -47,6 +47,18 @@ int mnt_prepare(int fd, const Ckpt__Mnt__Mount *rec, struct ckpt_error *err)
 	return 0;
 }
 
+/* A copy by another user namespace would have locked them too. */
+int mnt_set_loose(int fd, const Ckpt__Mnt__Mount *rec, struct ckpt_error *err)
+{
+	struct mount_attr a = { .attr_set = rec->loose };
+
+	if (!rec->loose || !mount_setattr(fd, "", AT_EMPTY_PATH, &a, sizeof(a)))
+		return 0;
+	ckpt_fail_sys(err, errno, "mount_setattr(2), flags %#x", rec->loose);
+	return ckpt_wrap(err, "mount %u (%.*s)", rec->id, (int)rec->point.len,
+			 (const char *)rec->point.data);
+}
+
 /* The kernel knows places by paths without symbolic links: in an image they lead elsewhere. */
 static int open_parent(int root, const char *path, bool make, const char **name)
 {
@@ -316,6 +328,75 @@ static int take_one(struct sources *s, size_t i, struct ckpt_error *err)
 	return take(s, i, s->stage, path, err);
 }
 
+/* ---- flags that are locked on what is not ------------------------------------------------- */
+
+/* Whoever joins the namespace finds the stage on top. */
+static int go_below(const struct sources *s, struct ckpt_error *err)
+{
+	if (fchdir(s->made->below) || chroot("."))
+		return ckpt_fail_sys(err, errno, "chroot(2) below the stage");
+	return 0;
+}
+
+/*
+ * A copy of the namespace for another user namespace locks flags, and the mount; a clone of
+ * the mount in the copy has the locks of the flags only.
+ */
+static int hold_all(void *arg, struct ckpt_error *err)
+{
+	struct sources *s = arg;
+	const struct ckpt_ns *other = NULL;
+	CKPT_AUTO_FD int proc = -1;
+	char name[32];
+	int r = go_below(s, err);
+
+	if (r == 0 && (proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0)
+		r = ckpt_fail_sys(err, errno, "/proc");
+	for (size_t k = 0; k < s->made->n_mounts && r == 0; k++) {
+		const size_t i = s->made->order[k];
+		int *mnt = &s->made->mounts[i];
+
+		if (!mount_at(s, i)->held)
+			continue;
+		other = ckpt_ns_by_id(s->run, mount_at(s, i)->ns)->owner;
+		snprintf(name, sizeof(name), "h%zu", i);
+		r = take_one(s, i, err);
+		if (r == 0)
+			r = show(s, *mnt, name, err);
+		ckpt_cleanup_fd(mnt);
+		*mnt = -1;
+	}
+	if (r < 0)
+		return r;
+	if (fchdir(s->stage) || setns(other->fd, CLONE_NEWUSER) || unshare(CLONE_NEWNS))
+		return ckpt_fail_sys(err, errno, "a copy of mounts whose flags are to be locked");
+	s->made->shown = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	s->made->held = openat(proc, "self/ns/mnt", O_RDONLY | O_CLOEXEC);
+	return s->made->shown < 0 || s->made->held < 0
+		       ? ckpt_fail_sys(err, errno, "/proc/self/ns/mnt")
+		       : 0;
+}
+
+/* When its turn comes, since the kernel numbers clones too. */
+static int take_held(struct sources *s, size_t i, struct ckpt_error *err)
+{
+	char name[32];
+
+	snprintf(name, sizeof(name), "h%zu", i);
+	if (setns(s->made->held, CLONE_NEWNS))
+		return ckpt_fail_sys(err, errno, "setns(2)");
+	s->made->mounts[i] = open_tree(s->made->shown, name,
+				       OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
+	if (s->made->mounts[i] < 0)
+		return ckpt_fail_sys(err, errno, "open_tree(2) of what has locked flags");
+	if (setns(s->made->work, CLONE_NEWNS))
+		return ckpt_fail_sys(err, errno, "setns(2)");
+	return go_below(s, err) < 0 ? -err->err
+				    : mnt_set_loose(s->made->mounts[i], mount_at(s, i), err);
+}
+
+/* ---- all -------------------------------------------------------------------------------- */
+
 /* In order: the kernel numbers mounts when they are made, and lists them so. */
 static int take_all(struct sources *s, bool later, struct ckpt_error *err)
 {
@@ -326,7 +407,7 @@ static int take_all(struct sources *s, bool later, struct ckpt_error *err)
 
 		/* those of terminals are there */
 		if (s->made->mounts[i] < 0 && is_later(s->run, mount_at(s, i)) == later)
-			r = take_one(s, i, err);
+			r = mount_at(s, i)->held ? take_held(s, i, err) : take_one(s, i, err);
 	}
 	return r;
 }
@@ -353,12 +434,9 @@ static int prepare_all(void *arg, struct ckpt_error *err)
 
 static int take_later(void *arg, struct ckpt_error *err)
 {
-	struct sources *s = arg;
+	int r = go_below(arg, err);
 
-	/* whoever joins the namespace finds the stage on top */
-	if (fchdir(s->made->below) || chroot("."))
-		return ckpt_fail_sys(err, errno, "chroot(2) below the stage");
-	return take_all(s, true, err);
+	return r < 0 ? r : take_all(arg, true, err);
 }
 
 int mnt_make_sources(struct ckpt_run *run, struct mnt_made *made, struct ckpt_error *err)
@@ -375,12 +453,17 @@ int mnt_make_later_sources(struct ckpt_run *run, struct mnt_made *made, struct c
 	struct ckpt_ns work = *ckpt_ns_own(run, CKPT_NS_MNT);
 	struct ckpt_ns_place place = { .ns = { [CKPT_NS_MNT] = &work } };
 	struct sources s = { run, made, NULL, made->first, made->stage };
-	bool any = false;
+	bool any = false, held = false;
 	const Ckpt__Mnt__Mount *rec;
+	int r = 0;
 
-	for (size_t i = 0; (rec = ckpt_record_at(run, "mnt.mount", i)); i++)
+	for (size_t i = 0; (rec = ckpt_record_at(run, "mnt.mount", i)); i++) {
 		any |= is_later(run, rec);
+		held |= rec->held;
+	}
 	work.own = false;
 	work.fd = made->work;
-	return any ? ckpt_ns_run(run, &place, take_later, &s, err) : 0;
+	if (held)
+		r = ckpt_ns_run(run, &place, hold_all, &s, err);
+	return r == 0 && any ? ckpt_ns_run(run, &place, take_later, &s, err) : r;
 }

@@ -146,18 +146,6 @@ static int copy_as_owner(const struct stage *s, struct ckpt_error *err)
 	return unshare(CLONE_NEWNS) ? ckpt_fail_sys(err, errno, "unshare(2) by its owner") : 0;
 }
 
-/* A copy by the owner would have locked them too. */
-static int set_loose(int fd, const Ckpt__Mnt__Mount *rec, struct ckpt_error *err)
-{
-	struct mount_attr a = { .attr_set = rec->loose };
-
-	if (rec->loose && mount_setattr(fd, "", AT_EMPTY_PATH, &a, sizeof(a))) {
-		ckpt_fail_sys(err, errno, "mount_setattr(2), flags %#x", rec->loose);
-		return fail(rec, err);
-	}
-	return 0;
-}
-
 /* Is `fd` a mount with the root of `b`, and not a directory within another one? */
 static bool same_root(int fd, int b)
 {
@@ -212,7 +200,8 @@ static int find_again(void *arg, struct ckpt_error *err)
 		}
 		close(s->made->mounts[i]);
 		s->made->mounts[i] = fd;
-		if (fd >= 0 && (set_loose(fd, rec, err) < 0 || leave_to_last(s, ids, i, err) < 0))
+		if (fd >= 0 &&
+		    (mnt_set_loose(fd, rec, err) < 0 || leave_to_last(s, ids, i, err) < 0))
 			return -err->err;
 	}
 	return ids ? 0 : ckpt_fail(err, ENOMEM, "out of memory");
@@ -240,7 +229,7 @@ static int build(void *arg, struct ckpt_error *err)
 	if (r == 0 && s->locked_first)
 		r = copy_as_owner(s, err);
 	else if (r == 0)
-		r = set_loose(s->root, mount_at(s, root_of(s)), err);
+		r = mnt_set_loose(s->root, mount_at(s, root_of(s)), err);
 	return r < 0 ? r : keep(s, err);
 }
 

@@ -67,6 +67,12 @@ def try_flags(mount):
                 locked.append(word)
         else:
             LIBC.mount(None, mount["point"].encode(), None, MS_REMOUNT | MS_BIND | time | have, None)
+    other = MS_RELATIME if time == MS_NOATIME else MS_NOATIME
+    if LIBC.mount(None, mount["point"].encode(), None, MS_REMOUNT | MS_BIND | other | have, None):
+        if ctypes.get_errno() == errno.EPERM:
+            locked.append("atime")
+    else:
+        LIBC.mount(None, mount["point"].encode(), None, MS_REMOUNT | MS_BIND | time | have, None)
     return locked
 
 

@@ -2,7 +2,8 @@
 /*
  * Mount namespaces that belong to nested user namespaces. One is a copy, in which all that
  * was there before is locked, together with its flags, while flags that it was given since,
- * as by bubblewrap, and what was mounted since are not;
+ * as by bubblewrap, and what was mounted since are not; of a bind of what is locked the flags
+ * are, and it is not;
  * another is a container that its own root has put together, and in which nothing is; of the
  * third only flags of its root are locked, which is all that it has. They try that out when they
  * are asked through pipes.
@@ -106,6 +107,28 @@ static void enter_namespaces(const char *map)
 
 /* ---- a copy --------------------------------------------------------------------------- */
 
+/* A bind of "later": what that was given with is locked here too, what it got since is not. */
+static void bind_held(void)
+{
+	MUST(mount(in(top, "later"), in(top, "held"), NULL, MS_BIND, NULL));
+}
+
+static void check_held(void)
+{
+	const char *held = in(top, "held");
+	const unsigned long how = MS_REMOUNT | MS_BIND;
+
+	CHECK(mount(NULL, held, NULL, how | MS_RDONLY, NULL) && errno == EPERM,
+	      "a locked flag of a bind can be taken away");
+	CHECK(mount(NULL, held, NULL, how | MS_NODEV | MS_RDONLY | MS_NOATIME, NULL) &&
+		      errno == EPERM,
+	      "access times of a bind can be turned off");
+	CHECK(!mount(NULL, held, NULL, how | MS_NODEV, NULL),
+	      "a flag of a bind that is not locked cannot be taken away: %s", strerror(errno));
+	CHECK(!umount(held), "a bind of a locked mount cannot be taken off: %s", strerror(errno));
+	bind_held();
+}
+
 static void check_copy(void)
 {
 	const unsigned long same = MS_NOSUID | MS_NODEV | MS_NOEXEC;
@@ -135,6 +158,7 @@ static void check_copy(void)
 	CHECK(!mount("own", in(top, "own"), "tmpfs", MS_NOSUID, "size=64k"), "mounting again: %s",
 	      strerror(errno));
 	write_file(in(top, "own/file"), "its own");
+	check_held();
 }
 
 static void start_copy(void)
@@ -147,6 +171,7 @@ static void start_copy(void)
 		   NULL));
 	MUST(mount("own", in(top, "own"), "tmpfs", MS_NOSUID, "size=64k"));
 	write_file(in(top, "own/file"), "its own");
+	bind_held();
 	answer(COPY, check_copy);
 }
 
@@ -286,6 +311,7 @@ int main(int argc, char **argv)
 		   NULL));
 	MUST(mkdir(in(top, "later"), 0755));
 	MUST(mount("later", in(top, "later"), "tmpfs", MS_NODEV, NULL));
+	MUST(mkdir(in(top, "held"), 0755));
 	start_copy();
 	start_container();
 	start_bare();

@@ -10,8 +10,9 @@ from lib.report import Failure, Skip
 from lib.victim import Victim
 
 USER = ("setpriv", "--reuid=1000", "--regid=1000", "--clear-groups")
-BUBBLEWRAP = USER + ("bwrap", "--unshare-all", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc",
-                     "--tmpfs", "/var/tmp", "--bind", "DIR", "DIR")
+SANDBOX = ("bwrap", "--unshare-all", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc",
+           "--tmpfs", "/var/tmp", "--bind", "DIR", "DIR")
+BUBBLEWRAP = USER + SANDBOX
 # not a time namespace: that of its children is refused where unshare is in a user namespace (time.children)
 EVERYTHING = ("unshare", "--map-root-user", "--mount-proc", "--fork", "-m", "-u", "-i", "-n", "-p", "-C")
 
@@ -21,6 +22,8 @@ SANDBOXES = {
     # nobody in it may make a user namespace
     "bwrap-closed": ("fd-basic", BUBBLEWRAP + ("--unshare-user", "--disable-userns", "--cap-drop", "ALL",
                                                "--hostname", "closed", "--chdir", "/", "--new-session")),
+    # binds of what is locked: flags of them are locked, they are not
+    "bwrap-in-bwrap": ("fd-basic", BUBBLEWRAP + SANDBOX),
     # its loopback is down: not fd-basic
     "unshare-in-unshare": ("sock-stream", EVERYTHING + EVERYTHING),
 }
