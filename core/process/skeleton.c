@@ -25,11 +25,14 @@
 
 #include "engine/run.h"
 #include "process/heir.h"
+#include "process/script.h"
 #include "process/set.h"
 #include "process/spawn.h"
 #include "process/uapi.h"
 
 #define STOP_TIMEOUT_MS 10000
+#define LINGER_MS	10000
+#define LINGER_NAP_MS	2
 #define THREAD_FLAGS \
 	(CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM)
 
@@ -101,6 +104,25 @@ static void birth_fds(const struct proc_set *ps, struct heir_fd keep[2])
 {
 	keep[0] = (struct heir_fd){ ps->self_pidfd, transport_fd(ps) };
 	keep[1] = (struct heir_fd){ ps->channel[1], channel_fd(ps) };
+}
+
+/*
+ * Since Linux 6.15 a task gives its number back after all else of it is gone, and may be preempted
+ * before that: for a while clone3(2) finds a number taken that nobody has. True: try again.
+ */
+static bool lingers(const struct ckpt_birth *b, bool known, unsigned *waited,
+		    struct ckpt_error *err)
+{
+	const struct timespec nap = { 0, LINGER_NAP_MS * 1000000L };
+
+	if (!b->n_set_tid || *waited >= LINGER_MS ||
+	    (known && (!kill(b->set_tid[b->n_set_tid - 1], 0) || errno != ESRCH)))
+		return false;
+	nanosleep(&nap, NULL);
+	*waited += LINGER_NAP_MS;
+	if (err)
+		*err = (struct ckpt_error){ 0 };
+	return true;
 }
 
 /* The stack outlives this call: if seizing it fails, the child is killed later. */
@@ -218,6 +240,7 @@ int ckpt_make_root(struct ckpt_run *run, uint32_t id, const struct ckpt_birth *b
 	CKPT_AUTO_FD int go_read = -1, go_write = -1;
 	struct ckpt_agent *a;
 	struct task_node *t;
+	unsigned waited = 0;
 	int go[2], r;
 	pid_t pid;
 
@@ -228,7 +251,9 @@ int ckpt_make_root(struct ckpt_run *run, uint32_t id, const struct ckpt_birth *b
 	go_read = go[0];
 	go_write = go[1];
 	ps->restoring = true;
-	pid = clone_root(ps, b, go, stub);
+	do
+		pid = clone_root(ps, b, go, stub);
+	while (pid == -EEXIST && lingers(b, true, &waited, err));
 	if (pid < 0)
 		return ckpt_fail_sys(err, pid, "clone3(2) of the root with pid %d",
 				     b->n_set_tid ? (int)b->set_tid[b->n_set_tid - 1] : 0);
@@ -327,6 +352,7 @@ static pid_t clone_by(struct ckpt_run *run, struct ckpt_thread *by, const struct
 {
 	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "clone");
 	struct proc_set *ps = run_procs(run);
+	unsigned waited = 0;
 	int r;
 
 	if (b->reap) {
@@ -338,7 +364,9 @@ static pid_t clone_by(struct ckpt_run *run, struct ckpt_thread *by, const struct
 	if (r)
 		return r;
 	ps->newborn = 0;
-	r = ckpt_script_run(s, by, err);
+	do
+		r = ckpt_script_run(s, by, err);
+	while (r == -EEXIST && !b->reap && lingers(b, b->known, &waited, err));
 	if (r)
 		return clone_failed(err);
 	if (is_quiet(b)) {
@@ -415,21 +443,43 @@ static int seat_threads(struct ckpt_task *task, const struct ckpt_birth *b, size
 	return r;
 }
 
-int ckpt_make_threads(struct ckpt_run *run, struct ckpt_task *task, const struct ckpt_birth *b,
-		      size_t n, struct ckpt_error *err)
+/* *made: how many there are now, also if the next one failed. */
+static int make_some(struct ckpt_run *run, struct ckpt_task *task, const struct ckpt_birth *b,
+		     size_t n, size_t *made, struct ckpt_error *err)
 {
 	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "clone");
-	int r = 0;
+	int r = 0, seated;
 
+	*made = 0;
 	for (size_t i = 0; i < n && !r; i++)
 		r = is_quiet(&b[i]) && !b[i].reap
 			    ? add_clone(s, &b[i], THREAD_FLAGS, err)
 			    : ckpt_fail(err, EINVAL, "thread %zu has no number", i);
-	if (r || !n)
+	if (r)
 		return r;
-	if (ckpt_script_run(s, task->threads[0], err))
-		return clone_failed(err);
-	return seat_threads(task, b, n, err);
+	r = ckpt_script_run(s, task->threads[0], err);
+	while (s && *made < n && s->ops[*made].ran && s->ops[*made].result > 0)
+		++*made;
+	seated = seat_threads(task, b, *made, err);
+	return r ? r : seated;
+}
+
+int ckpt_make_threads(struct ckpt_run *run, struct ckpt_task *task, const struct ckpt_birth *b,
+		      size_t n, struct ckpt_error *err)
+{
+	size_t made = 0;
+	unsigned waited = 0;
+	int r = 0;
+
+	while (made < n && !r) {
+		size_t more;
+
+		r = make_some(run, task, b + made, n - made, &more, err);
+		made += more;
+		if (r == -EEXIST && lingers(&b[made], true, &waited, err))
+			r = 0;
+	}
+	return r ? clone_failed(err) : 0;
 }
 
 /* ---- ending --------------------------------------------------------------------------------- */
