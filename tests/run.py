@@ -30,7 +30,8 @@ def arguments():
     parser.add_argument("--seed", type=int, default=1,
                         help="for random choices; another one looks elsewhere")
     parser.add_argument("--repeat", type=int, metavar="N",
-                        help="each N times, and count; all nested namespaces unless --stage says more")
+                        help="each N times, counted in docs/compatibility.md; all nested namespaces "
+                        "unless --stage says more")
     parser.add_argument("--switch-off", action="store_true",
                         help="what notices that a feature is off: printed, and written to docs/switch-off.md")
     parser.add_argument("--fault-all", action="store_true",
@@ -53,7 +54,7 @@ def chosen(args):
         return ("build", "fault_all")
     if args.kills:
         return ("build", "kill")
-    return ("build", "boxes") if args.repeat else STAGES
+    return ("build", "boxes", "sandboxes") if args.repeat else STAGES
 
 
 def main():
@@ -80,11 +81,11 @@ def main():
     if args.list:
         return 0
     if args.repeat:
-        tables.repeats(results, args.stage)
+        tables.repeats(results)
     if args.kills:
         tables.kills(results)
     if args.switch_off:
-        tables.switch_off(run, results, args.stage)
+        tables.switch_off(run, results, importlib.import_module("stages.switch_off").matrix(run))
     return results.summary()
 
 

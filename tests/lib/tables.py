@@ -11,10 +11,15 @@ REPEATS = ("<!-- repeats: written by scripts/test --repeat -->", "<!-- end of re
 
 
 def without_numbers(text):
-    """What noticed, but for pids and addresses, which are others in each run."""
+    """What noticed, but for pids, addresses and places of tests, which are others in each run."""
+    gone = re.match(r"\d+ fds \d+: \{.*?'what': '([^']*)'", text)
+    if gone:
+        text = f"a descriptor of {gone[1]} -> gone"
+    text = re.sub(r"/tmp/ckpt-test-\w+", "DIR", text)
     text = re.sub(r"0x[0-9a-f]+|\b[0-9a-f]{8,}(-[0-9a-f]{8,})?\b|\d+", "N", text)
-    text = re.sub(r"\s+", " ", text.partition(" -> ")[0]).replace("|", "/")
-    return text[:90].strip()
+    sides = [re.sub(r"\s+", " ", side).replace("|", "/") for side in text.split(" -> ", 1)]
+    return " -> ".join(side if len(side) <= size else side[:size - 3] + "..."
+                       for side, size in zip(sides, (90, 30))).strip().replace("`", "'")
 
 
 def put(path, text):
@@ -23,24 +28,37 @@ def put(path, text):
         path.write_text(text, encoding="utf-8")
 
 
-def switch_off(context, results, chosen):
-    """docs/switch-off.md, if every feature was tried."""
-    rows = []
-    for name, note in sorted(results.notes.items()):
+def switch_off_rows(context):
+    """{(feature, scenario): the row of docs/switch-off.md}"""
+    path = context.source / "docs" / "switch-off.md"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return {match.groups(): match.string
+            for match in (re.match(r"\| `(\S+)` \| (\S+) \|", line) for line in text.splitlines()) if match}
+
+
+def switch_off(context, results, matrix):
+    """docs/switch-off.md: a row for each of the matrix; those that were not tried stay."""
+    rows = switch_off_rows(context)
+    for name, note in results.notes.items():
         words = name.split("/")
-        if words[0] == "switch-off" and len(words) == 3 and name not in results.failed + results.skipped:
-            rows.append(f"| `{words[1]}` | {words[2]} | {without_numbers(note)} |")
-    table = ["| feature | scenario | what noticed |", "| --- | --- | --- |", *rows]
+        if words[0] != "switch-off" or len(words) != 3 or name in results.failed:
+            continue
+        if name not in results.skipped:
+            rows[tuple(words[1:])] = f"| `{words[1]}` | {words[2]} | {without_numbers(note)} |"
+        rows.setdefault(tuple(words[1:]),
+                        f"| `{words[1]}` | {words[2]} | not tried: {without_numbers(note)} |")
+    wanted = {row[:2] for row in matrix}
+    table = ["| feature | scenario | what noticed |", "| --- | --- | --- |",
+             *(rows[key] for key in sorted(rows) if key in wanted)]
     print("\n".join(table))
-    if results.failed or results.only or chosen:
-        print("not written to docs/switch-off.md: it is for complete runs in which nothing failed")
-        return
     put(context.source / "docs" / "switch-off.md",
         "<!-- SPDX-License-Identifier: MIT -->\n# What notices that a feature is off\n\n"
-        "Written by `sudo scripts/test --switch-off`. Each feature is switched off, and its loss allowed,\n"
-        "in the scenario that is named; a dump without permission was refused before. `restored` is what\n"
-        "the inventory saw from outside, `check` what the restored program said of itself. N stands for a\n"
-        "number.\n\n"
+        "Written by `sudo scripts/test --switch-off`; with `--only FEATURE` only those rows. Each feature\n"
+        "is switched off, and its loss allowed, in the scenario that is named; a dump without permission\n"
+        "was refused before. `check` is what the restored program said of itself, all else the inventory\n"
+        "saw from outside: what it was, and what it was without the feature. `required`: the dump knows\n"
+        "that nothing could be restored. `unrestorable`: the restore finds out, and leaves nothing. N\n"
+        "stands for a number, DIR for the directory of the test.\n\n"
         + "\n".join(table) + "\n")
 
 
@@ -75,18 +93,19 @@ def kills(results):
     put(path, head + KILLS[0] + "\n".join(table) + "\n" + KILLS[1] + tail)
 
 
-def repeats(results, chosen):
-    """The section of docs/compatibility.md, if nothing was left out; what failed is counted there."""
-    rows = [f"| {name} | {runs} | {passes} |" for name, (runs, passes) in sorted(results.counts.items())
-            if not name.startswith("build/")]
-    table = ["| scenario | runs | passes |", "| --- | --- | --- |", *rows]
-    print("\n".join(table))
-    if results.only or chosen:
-        print("not written to docs/compatibility.md: it is for complete runs")
-        return
+def repeats(results):
+    """The section of docs/compatibility.md; rows of what was not run stay, what failed is counted."""
     path = SOURCE / "docs" / "compatibility.md"
     text = path.read_text(encoding="utf-8")
     if REPEATS[0] not in text:
         text = text.replace("\n## Times\n", f"\n## Repeats\n\n{REPEATS[0]}\n{REPEATS[1]}\n\n## Times\n")
-    head, _, tail = text.partition(REPEATS[0])
-    put(path, "\n".join([head + REPEATS[0], "", *table, "", REPEATS[1]]) + tail.partition(REPEATS[1])[2])
+    head, _, rest = text.partition(REPEATS[0])
+    old, _, tail = rest.partition(REPEATS[1])
+    rows = {line.split("|")[1].strip(): line for line in old.splitlines() if line.startswith("| ")}
+    for name, (runs, passes) in results.counts.items():
+        if not name.startswith("build/"):
+            rows[name] = f"| {name} | {datetime.date.today()} | {runs} | {passes} |"
+    table = ["| scenario | date | runs | passes |", "| --- | --- | --- | --- |",
+             *(rows[name] for name in sorted(rows) if name not in ("scenario", "---"))]
+    print("\n".join(table))
+    put(path, "\n".join([head + REPEATS[0], "", *table, "", REPEATS[1]]) + tail)

@@ -6,7 +6,7 @@ difference would satisfy."""
 import re
 
 from lib import ckpt as codes
-from lib import inventory, proc
+from lib import inventory, proc, tables
 from lib.report import Failure, expect
 from stages.scenario import directives, settings, start
 
@@ -35,6 +35,14 @@ def covered(context, test):
     expect(not there - listed, f"no row for {', '.join(sorted(there - listed))}")
     expect(not listed - there, f"no such feature: {', '.join(sorted(listed - there))}")
     return f"{len(there)} features"
+
+
+def documented(context):
+    """docs/switch-off.md has the rows of the matrix."""
+    there, listed = set(tables.switch_off_rows(context)), {row[:2] for row in matrix(context)}
+    missing = sorted({key[0] for key in listed ^ there})
+    expect(not missing, "docs/switch-off.md is not up to date: "
+           + "; ".join(f"scripts/test --switch-off --only {name}" for name in missing))
 
 
 def refused(context, test, victim, feature, options):
@@ -108,12 +116,13 @@ def row(context, test, feature, scenario, how):
         return "required"
     if how == "unrestorable":
         return unrestorable(context, test, victim, feature, options)
-    return lost(context, test, victim, feature, marks["ignore"], options, how)[:150]
+    return lost(context, test, victim, feature, marks["ignore"], options, how)[:400]
 
 
 def tests(context):
     """The coverage, and each row."""
     yield "switch-off/every-feature", lambda test: covered(context, test)
+    yield "switch-off/documented", lambda test: documented(context)
     for feature, scenario, how in matrix(context):
         yield (f"switch-off/{feature}/{scenario}",
                lambda test, feature=feature, scenario=scenario, how=how:
