@@ -37,8 +37,10 @@ static int at_committed(struct ckpt_run *run, struct ckpt_error *err)
 	const struct ckpt_task *root = ckpt_task_at(run, 0);
 	struct image_info info = { .root_pid = run->root_pid };
 	uint64_t bytes = 0;
-	int r = 0;
+	int r = proc_check_whole(run->procs, err);
 
+	if (r)
+		return r;
 	/* a tree that goes on is not lost with an image that fails, so it need not wait for the
 	 * disk */
 	if (a->after == CKPT_AFTER_RUN)
@@ -66,7 +68,12 @@ static int at_released(struct ckpt_run *run, struct ckpt_error *err)
 {
 	const struct ckpt_dump_args *a = run->arg;
 
-	return run->seized ? live_release(run, a->after, err) : 0;
+	if (!run->seized)
+		return 0;
+	/* a tree that has run on since is not one to be killed */
+	if (a->after == CKPT_AFTER_KILL && proc_check_whole(run->procs, err))
+		return -err->err;
+	return live_release(run, a->after, err);
 }
 
 static const struct milestone_action dump_actions[] = {

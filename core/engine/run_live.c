@@ -60,7 +60,7 @@ int live_release(struct ckpt_run *run, enum ckpt_after after, struct ckpt_error 
 
 void live_back_out(struct ckpt_run *run, struct ckpt_error *err)
 {
-	struct ckpt_error out = { 0 }, release = { 0 };
+	struct ckpt_error out = { 0 }, release = { 0 }, whole = { 0 };
 	struct ckpt_error first = *err;
 
 	run_undo(run);
@@ -69,8 +69,12 @@ void live_back_out(struct ckpt_run *run, struct ckpt_error *err)
 	/* also when an agent could not be taken out: what can go on must */
 	if (run->seized)
 		live_release(run, CKPT_AFTER_RUN, &release);
-	if (!out.err && !release.err)
+	if (!out.err && !release.err) {
+		proc_check_whole(run->procs, &whole);
+		if (whole.err)
+			*err = whole;
 		return;
+	}
 	ckpt_fail_as(err, CKPT_EXIT_LOST, out.err ? out.err : release.err,
 		     "the tree could not be resumed: %.400s (after: %.400s)",
 		     out.err ? out.text : release.text, first.text);

@@ -80,7 +80,9 @@ static int differences_found(const struct ckpt_result *res, struct ckpt_error *e
 
 static int at_released(struct ckpt_run *run, struct ckpt_error *err)
 {
-	return live_release(run, CKPT_AFTER_RUN, err);
+	int r = proc_check_whole(run->procs, err);
+
+	return r ? r : live_release(run, CKPT_AFTER_RUN, err);
 }
 
 static int at_compared(struct ckpt_run *run, struct ckpt_error *err)

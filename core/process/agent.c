@@ -95,15 +95,18 @@ int agent_wait(struct ckpt_agent *a, struct ckpt_error *err)
 	const time_t deadline = a->posted + SCRIPT_PATIENCE;
 	uint32_t done;
 
+	if (a->state == THREAD_FREE)
+		return ckpt_fail_sys(err, EPIPE, "thread %d: it is let go", (int)a->th->tid);
 	/* most scripts are short: two sleeps would cost more than they do */
 	for (const uint64_t begin = now_us();
 	     !agent_is_done(a) && now_us() - begin < SHORT_WAIT_US;)
 		sched_yield();
 	while ((done = __atomic_load_n(&a->seat->done, __ATOMIC_ACQUIRE)) != a->seq) {
+		struct keeper *tracer = a->tracer;
 		int status;
-		pid_t r = (pid_t)INSIST(tracer_wait(a->tracer, a->th->tid, &status));
+		pid_t r = (pid_t)INSIST(tracer_wait(tracer, a->th->tid, &status));
 
-		if (r < 0 && a->tracer)
+		if (r < 0 && tracer)
 			return ckpt_fail_sys(err, errno, "thread %d: asking its tracer",
 					     (int)a->th->tid);
 		if (r > 0) {
@@ -436,6 +439,9 @@ static int tidy_stack(struct entry *e, struct ckpt_error *err)
 {
 	struct ckpt_agent *a = e->first;
 
+	/* it runs, and the place may be in use */
+	if (a->state == THREAD_FREE)
+		return 0;
 	if (INSIST(pwrite(e->t->mem, &a->word, sizeof(a->word), (off_t)a->word_at)) ==
 	    sizeof(a->word))
 		return 0;
@@ -716,7 +722,7 @@ static int free_last(struct task_node *t, struct ckpt_error *err)
 static void forget_segment(struct task_node *t)
 {
 	/* the keeper takes out whom we could not, when we let go of it */
-	if (t->stuck && is_guarded(t)) {
+	if (t->stuck && !t->lost && is_guarded(t)) {
 		t->ps->keeper.left = true;
 		return;
 	}
@@ -741,7 +747,7 @@ static void leave(struct task_node *const *list, size_t n, struct ckpt_error *fi
 			struct ckpt_error why = { 0 };
 			struct task_node *t = list[i];
 
-			if (!t->seg || (is_guarded(t) && n > 1) || (t->stuck && s > 1))
+			if (!t->seg || t->lost || (is_guarded(t) && n > 1) || (t->stuck && s > 1))
 				continue;
 			t->stuck |= way_out[s](t, &why) != 0;
 			if (why.err && !first->err) {

@@ -27,6 +27,7 @@
 #include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -145,47 +146,77 @@ static inline SPAWN_PART int64_t make_there(const struct request *rq)
 	return fd < 0 ? fd : r;
 }
 
-#define SEIZE_PATIENCE 3 /* seconds */
+#define TICK_US 20000
 
 /*
  * A thread in execve(2) cannot be seized before all others of its task are gone, and they are not
- * gone before their tracer has taken note of it: if that is the keeper, only its end helps. None of
- * its threads is in an agent as long as there are some to be seized.
+ * gone before their tracer has taken note of it (execing.c): let a signal do so meanwhile.
  */
 static inline SPAWN_PART int64_t serve(const struct request *rq)
 {
+	const struct itimerval ticks = { { 0, TICK_US }, { 0, TICK_US } }, none = { 0 };
 	const bool may_hang = rq->nr == SYS_ptrace && rq->args[0] == PTRACE_SEIZE;
 	int64_t r;
 
 	if (rq->length)
 		return make_there(rq);
 	if (may_hang)
-		sys6(SYS_alarm, SEIZE_PATIENCE, 0, 0, 0, 0, 0);
+		sys6(SYS_setitimer, ITIMER_REAL, (int64_t)(uintptr_t)&ticks, 0, 0, 0, 0);
 	r = sys6(rq->nr, rq->args[0], rq->args[1], rq->args[2], rq->args[3], 0, 0);
 	if (may_hang)
-		sys6(SYS_alarm, 0, 0, 0, 0, 0, 0);
+		sys6(SYS_setitimer, ITIMER_REAL, (int64_t)(uintptr_t)&none, 0, 0, 0, 0);
 	return r;
 }
 
-/* Let SIGALRM end it. */
-static inline SPAWN_PART void be_mortal(void)
+static SPAWN_PART void take_note_of_ends(int sig)
 {
-	const uint64_t by_default[4] = { 0 }, alarm_only = 1ULL << (SIGALRM - 1);
+	siginfo_t info;
 
-	sys6(SYS_rt_sigaction, SIGALRM, (int64_t)(uintptr_t)by_default, 0, sizeof(uint64_t), 0, 0);
-	sys6(SYS_rt_sigprocmask, SIG_UNBLOCK, (int64_t)(uintptr_t)&alarm_only, 0,
-	     sizeof(alarm_only), 0, 0);
+	do
+		info.si_pid = 0;
+	while (!sys6(SYS_waitid, P_ALL, 0, (int64_t)(uintptr_t)&info, WEXITED | WNOHANG | __WALL, 0,
+		     0) &&
+	       info.si_pid);
+}
+
+__asm__(".pushsection .text\n"
+	"keeper_sigreturn:\n"
+	"	mov $15, %eax\n" /* rt_sigreturn(2) */
+	"	syscall\n"
+	".popsection\n");
+void keeper_sigreturn(void);
+
+/* struct sigaction as the kernel has it. */
+struct kernel_action {
+	void (*handler)(int sig);
+	uint64_t flags;
+	void (*restorer)(void);
+	uint64_t mask;
+};
+enum { WITH_RESTORER = 0x04000000 };
+
+static inline SPAWN_PART void take_ticks(void)
+{
+	const struct kernel_action action = { take_note_of_ends, SA_RESTART | WITH_RESTORER,
+					      keeper_sigreturn, ~0ULL };
+	const uint64_t alarm_only = 1ULL << (SIGALRM - 1);
+
+	if (!sys6(SYS_rt_sigaction, SIGALRM, (int64_t)(uintptr_t)&action, 0, sizeof(uint64_t), 0,
+		  0))
+		sys6(SYS_rt_sigprocmask, SIG_UNBLOCK, (int64_t)(uintptr_t)&alarm_only, 0,
+		     sizeof(alarm_only), 0, 0);
 }
 
 /* It shares our memory (spawn.h), which so stays for as long as it lives. */
 static SPAWN_CHILD void keep(void *arg)
 {
 	const struct timespec linger = { 0, 250000000 };
+	const struct sched_param first = { .sched_priority = 1 };
 	const struct keeper *k = arg;
 	struct request rq;
 	int64_t n;
 
-	be_mortal();
+	take_ticks();
 	sys6(SYS_setsid, 0, 0, 0, 0, 0, 0);
 	sys6(SYS_prctl, PR_SET_NAME, (int64_t)(uintptr_t) "ckpt-keeper", 0, 0, 0, 0);
 	sys6(SYS_dup2, k->theirs, 0, 0, 0, 0, 0);
@@ -206,6 +237,9 @@ static SPAWN_CHILD void keep(void *arg)
 		while (n < 0 && n != -EPIPE && n != -ECONNRESET);
 	}
 	tell(__atomic_load_n(&k->kept, __ATOMIC_ACQUIRE));
+	/* those that are to be rescued wait without sleeping */
+	if (__atomic_load_n(&k->rescue, __ATOMIC_ACQUIRE))
+		sys6(SYS_sched_setscheduler, 0, SCHED_FIFO, (int64_t)(uintptr_t)&first, 0, 0, 0);
 	rescue_all(__atomic_load_n(&k->rescue, __ATOMIC_ACQUIRE));
 	sys6(SYS_nanosleep, (int64_t)(uintptr_t)&linger, 0, 0, 0, 0, 0);
 	for (;;)
@@ -234,6 +268,11 @@ int keeper_start(struct keeper *k, struct ckpt_error *err)
 	}
 	k->shares = args.flags & CLONE_VM;
 	return 0;
+}
+
+bool keeper_is_gone(long answer)
+{
+	return answer == -EPIPE || answer == -ECONNRESET;
 }
 
 /* Who asks must not be left without an answer by a signal, or by one call that failed. */

@@ -22,6 +22,7 @@ struct keeper {
 	bool left;	/* there are threads that only the keeper can take out of their agents */
 	struct kept *kept;
 	struct rescue *rescue; /* rescue.h */
+	bool lost;	       /* it has died, and we have noticed */
 	bool shares;	       /* our memory */
 	pid_t pid;	       /* 0: not running */
 	int socket, theirs;
@@ -37,6 +38,8 @@ int keeper_make(struct keeper *k, uint64_t length, uid_t uid, pid_t member, stru
 /* A system call in the keeper, with pointers into the memory that both have: as the kernel answers.
  */
 long keeper_call(struct keeper *k, long nr, long a, long b, long c, long d);
+/* Does this answer say that there is no keeper any more? */
+bool keeper_is_gone(long answer);
 void keeper_stop(struct keeper *k);
 
 static inline void keeper_cleanup(struct keeper *k)

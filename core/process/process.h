@@ -32,6 +32,9 @@ int proc_scan_namespaces(struct proc_set *ps, struct ckpt_error *err);
 int proc_agents_in(struct proc_set *ps, struct ckpt_error *err);
 /* Take them out again: registers and masks as before, nothing mapped. */
 int proc_agents_out(struct proc_set *ps, struct ckpt_error *err);
+/* Has all of the tree stood still since it was stopped? If not, what was collected is worth
+ * nothing. */
+int proc_check_whole(struct proc_set *ps, struct ckpt_error *err);
 /*
  * Let go. CKPT_AFTER_RUN: everything goes on as before. CKPT_AFTER_STOP: stopped by
  * SIGSTOP. CKPT_AFTER_KILL: killed, and gone from /proc when it returns. A tree

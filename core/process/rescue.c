@@ -18,6 +18,7 @@
 #include <sys/user.h>
 #include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "process/rescue.h"
 #include "process/set.h"
@@ -278,11 +279,48 @@ static SPAWN_PART void rescue(struct rescue *r)
 
 SPAWN_PART void rescue_all(struct rescue *list)
 {
-	const struct sched_param first = { .sched_priority = 1 };
-
-	/* they wait without sleeping */
-	if (list)
-		sys6(SYS_sched_setscheduler, 0, SCHED_FIFO, (int64_t)(uintptr_t)&first, 0, 0, 0);
 	for (; list; list = list->next)
 		rescue(list);
+}
+
+/* ---- in the engine, without a keeper ------------------------------------------------ */
+
+static void lose_thread(struct ckpt_agent *a)
+{
+	const struct ckpt_thread *th = a->th;
+
+	a->tracer = NULL;
+	a->leaving = false;
+	if (a->state == THREAD_GONE)
+		return;
+	a->state = THREAD_FREE;
+	if (a->stop_pending)
+		INSIST(syscall(SYS_tgkill, th->task->pid, th->tid, SIGSTOP));
+}
+
+void rescue_alone(struct proc_set *ps)
+{
+	if (ps->keeper.lost)
+		return;
+	ps->keeper.lost = true;
+	for (size_t i = 0; i < ps->n; i++) {
+		struct task_node *t = ps->tasks[i];
+
+		for (size_t k = 0; k < t->pub.n_threads; k++) {
+			struct ckpt_agent *a = t->pub.threads[k]->agent;
+
+			t->lost |= a->rescue != NULL;
+			/* who has none is to be seized first */
+			if (a->rescue)
+				a->rescue->kept = !a->tracer;
+		}
+	}
+	rescue_all(ps->keeper.rescue);
+	for (size_t i = 0; i < ps->n; i++) {
+		struct task_node *t = ps->tasks[i];
+
+		for (size_t k = 0; k < t->pub.n_threads; k++)
+			if (t->lost || t->pub.threads[k]->agent->tracer)
+				lose_thread(t->pub.threads[k]->agent);
+	}
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Taking agents out by ptrace, though the engine is dead: for tasks that would not survive without
- * a tracer. Prepared by the engine, done by the keeper.
+ * a tracer. Prepared by the engine, done by the keeper; or by the engine, if that is dead.
  */
 #ifndef CKPT_PROCESS_RESCUE_H
 #define CKPT_PROCESS_RESCUE_H
@@ -14,6 +14,7 @@
 
 struct agent_seat;
 struct ckpt_thread;
+struct proc_set;
 struct task_node;
 
 /* Known to the keeper by the memory that it shares with the engine. */
@@ -48,5 +49,7 @@ int rescue_prepare(struct task_node *t, struct ckpt_error *err);
 void rescue_forget(struct task_node *t);
 /* In the keeper. */
 void rescue_all(struct rescue *list);
+/* In the engine, when it is the keeper that has died: who was the keeper's goes on as it was. */
+void rescue_alone(struct proc_set *ps);
 
 #endif

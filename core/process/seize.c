@@ -14,10 +14,12 @@
 #include <unistd.h>
 
 #include "engine/run.h"
+#include "process/execing.h"
 #include "process/set.h"
 #include "process/uapi.h"
 
 #define STOP_TIMEOUT_MS 3000
+#define MOST_PROGRAMS	100 /* that a process executes one after the other while it is stopped */
 
 /* Call fn for each thread id of a task, in the kernel's order. */
 static int each_tid(const struct ckpt_task *t, int (*fn)(void *arg, pid_t tid, struct ckpt_error *),
@@ -50,6 +52,7 @@ static struct ckpt_thread *find_thread(const struct ckpt_task *t, pid_t tid)
 
 struct scan {
 	struct proc_set *ps;
+	struct execing *execing;
 	struct task_node *task;
 	bool found_new;
 };
@@ -86,29 +89,31 @@ bool is_exiting(const struct ckpt_thread *th)
 	return is_over(th->task, path);
 }
 
-static int fail_seize(const struct ckpt_thread *th, int e, struct ckpt_error *err)
+static pid_t tracer_of(const struct ckpt_thread *th)
 {
 	struct ckpt_error ignored = { 0 };
 	CKPT_AUTO_FREE char *status = NULL;
-	char tracer[16] = "0";
+	char path[40], tracer[16] = "0";
 
-	if (ckpt_proc_read(th->task, "status", &status, &ignored) >= 0)
+	snprintf(path, sizeof(path), "task/%d/status", (int)th->tid);
+	if (INSIST(ckpt_proc_read(th->task, path, &status, &ignored)) >= 0)
 		ckpt_proc_field(status, "TracerPid", tracer, sizeof(tracer));
-	if (e == EPIPE || e == ECONNRESET) {
-		ckpt_fail_as(err, CKPT_EXIT_REFUSED, e,
-			     "task %d (%s): thread %d cannot be stopped: it is in execve(2)",
-			     (int)th->task->pid, th->task->comm, (int)th->tid);
-		return ckpt_hint(err, "dump again in a moment");
-	}
+	return (pid_t)atoi(tracer);
+}
+
+static int fail_seize(const struct ckpt_thread *th, int e, struct ckpt_error *err)
+{
+	const pid_t tracer = tracer_of(th);
+
 	ckpt_fail_as(err,
-		     e != EPERM	    ? CKPT_EXIT_FAILED
-		     : atoi(tracer) ? CKPT_EXIT_REFUSED
-				    : CKPT_EXIT_PRIVILEGE,
+		     e != EPERM ? CKPT_EXIT_FAILED
+		     : tracer	? CKPT_EXIT_REFUSED
+				: CKPT_EXIT_PRIVILEGE,
 		     e, "task %d (%s): thread %d: PTRACE_SEIZE: %s", (int)th->task->pid,
 		     th->task->comm, (int)th->tid, ckpt_errno_name(e));
-	if (atoi(tracer))
-		return ckpt_hint(err, "process %s traces it (strace, gdb): let it detach first",
-				 tracer);
+	if (tracer)
+		return ckpt_hint(err, "process %d traces it (strace, gdb): let it detach first",
+				 (int)tracer);
 	return ckpt_hint(err, "it needs CAP_SYS_PTRACE: run ckpt as root");
 }
 
@@ -117,7 +122,7 @@ static int seize_thread(struct scan *s, struct ckpt_thread *th, struct ckpt_erro
 /* From the engine to the keeper, while its task is still being stopped: it runs for a moment. */
 static int hand_over(struct scan *s, struct ckpt_thread *th, struct ckpt_error *err)
 {
-	if (INSIST(ckpt_ptrace(th, PTRACE_DETACH, NULL, NULL)))
+	if (INSIST(ckpt_ptrace(th, PTRACE_DETACH, NULL, NULL)) && errno != ESRCH)
 		return ckpt_fail_sys(err, errno, "thread %d: PTRACE_DETACH", (int)th->tid);
 	th->agent->state = THREAD_FREE;
 	th->agent->tracer = &s->ps->keeper;
@@ -148,26 +153,48 @@ static int look_after(struct scan *s, struct ckpt_thread *th, struct ckpt_error 
 }
 
 /*
+ * One that was seized while it executed another program has a new number, and is ours already.
+ */
+static bool is_ours(const struct scan *s, struct ckpt_thread *th)
+{
+	const pid_t tracer = tracer_of(th);
+
+	if (tracer && tracer == s->ps->keeper.pid)
+		th->agent->tracer = &s->ps->keeper;
+	return ckpt_is_tracer(s->ps->run, tracer);
+}
+
+static int ask_for(struct scan *s, struct ckpt_thread *th)
+{
+	long r;
+	int e;
+
+	s->execing->asking = th->task;
+	r = INSIST(ckpt_ptrace(th, PTRACE_SEIZE, NULL, PTRACE_O_TRACESYSGOOD));
+	e = errno;
+	s->execing->asking = NULL;
+	return !r || (e == EPERM && is_ours(s, th)) ? 0 : e;
+}
+
+/*
  * SEIZE, INTERRUPT and wait, one thread after the other: between its stop and
  * the roll-back of its system call a thread would see an EINTR if we died.
  */
 static int seize_thread(struct scan *s, struct ckpt_thread *th, struct ckpt_error *err)
 {
-	int r;
+	int r = ask_for(s, th);
 
-	if (INSIST(ckpt_ptrace(th, PTRACE_SEIZE, NULL, PTRACE_O_TRACESYSGOOD))) {
-		int e = errno;
-
+	if (r) {
 		if (th->tid == th->task->pid && is_dead_leader(th->task)) {
 			th->dead = true;
 			return 0;
 		}
 		/* one that is exiting answers EPERM as well */
-		if (e == ESRCH || (th->tid != th->task->pid && is_exiting(th))) {
+		if (r == ESRCH || (th->tid != th->task->pid && is_exiting(th))) {
 			th->agent->state = THREAD_GONE;
 			return 0;
 		}
-		return fail_seize(th, e, err);
+		return fail_seize(th, r, err);
 	}
 	s->ps->seized = true;
 	th->agent->state = THREAD_SEIZED;
@@ -184,11 +211,16 @@ static int seize_thread(struct scan *s, struct ckpt_thread *th, struct ckpt_erro
 
 static int hide_stop(struct ckpt_thread *th, struct ckpt_error *err)
 {
-	int r = rollback(th, err);
+	struct ckpt_error why = { 0 };
+	int r = rollback(th, &why);
 
 	if (!r)
 		th->agent->state = THREAD_STOPPED;
-	return r;
+	if (r == -ESRCH)
+		th->agent->state = THREAD_GONE;
+	else if (r)
+		*err = why;
+	return r == -ESRCH ? 0 : r;
 }
 
 /* Collect the stop of a thread seized before. */
@@ -296,28 +328,45 @@ static int take_task(struct scan *s, struct ckpt_error *err)
 			return r;
 	} while (s->found_new && !s->ps->run->live);
 	drop_gone_threads(t);
-	if (!t->n_threads || t->threads[0]->agent->state == THREAD_GONE)
+	if (!t->n_threads || t->threads[0]->agent->state == THREAD_GONE || execing_has_gone(t))
 		return ckpt_fail_sys(err, ESRCH, "process %d", (int)t->pid);
 	return 0;
 }
 
-/* Add a process and stop it. A child that vanishes meanwhile is none (returns 0). */
-static int take_process(struct proc_set *ps, pid_t pid, struct ckpt_task *parent,
-			struct ckpt_error *err)
+/* Add a process and stop it; -ESRCH: it has vanished, or has executed another program. */
+static int take_once(struct proc_set *ps, struct execing *x, pid_t pid, struct ckpt_task *parent,
+		     struct ckpt_error *err)
 {
-	struct ckpt_error why = { 0 };
-	struct scan s = { .ps = ps };
+	struct scan s = { .ps = ps, .execing = x };
 	int r;
 
-	s.task = set_add(ps, pid, parent, &why);
-	r = s.task ? take_task(&s, &why) : -why.err;
-	if (r == -ESRCH && s.task)
+	s.task = set_add(ps, pid, parent, err);
+	r = s.task ? take_task(&s, err) : -err->err;
+	if (r == -ESRCH && s.task) {
+		execing_reap(&s.task->pub);
 		set_drop_last(ps);
-	if (r == -ESRCH && parent)
-		return 0;
-	if (r)
-		*err = why;
+	}
 	return r;
+}
+
+/* A child that vanishes meanwhile is none (returns 0). */
+static int take_process(struct proc_set *ps, struct execing *x, pid_t pid, struct ckpt_task *parent,
+			struct ckpt_error *err)
+{
+	char path[32];
+	int r = -ESRCH;
+
+	snprintf(path, sizeof(path), "/proc/%d", (int)pid);
+	for (int i = 0; r == -ESRCH && i < MOST_PROGRAMS && !access(path, F_OK); i++) {
+		struct ckpt_error why = { 0 };
+
+		r = take_once(ps, x, pid, parent, &why);
+		if (r && r != -ESRCH)
+			*err = why;
+	}
+	if (r != -ESRCH || parent)
+		return r == -ESRCH ? 0 : r;
+	return ckpt_fail_sys(err, ESRCH, "process %d", (int)pid);
 }
 
 static bool is_known(const struct proc_set *ps, pid_t pid)
@@ -329,7 +378,8 @@ static bool is_known(const struct proc_set *ps, pid_t pid)
 }
 
 /* The children of one thread, from /proc/PID/task/TID/children. */
-static int take_children_of(struct proc_set *ps, struct ckpt_thread *th, struct ckpt_error *err)
+static int take_children_of(struct proc_set *ps, struct execing *x, struct ckpt_thread *th,
+			    struct ckpt_error *err)
 {
 	struct ckpt_error why = { 0 };
 	CKPT_AUTO_FREE char *text = NULL;
@@ -350,7 +400,7 @@ static int take_children_of(struct proc_set *ps, struct ckpt_thread *th, struct 
 			break;
 		if (is_known(ps, (pid_t)pid))
 			continue;
-		r = take_process(ps, (pid_t)pid, th->task, err);
+		r = take_process(ps, x, (pid_t)pid, th->task, err);
 		if (r)
 			return r;
 	}
@@ -362,9 +412,9 @@ static int take_children_of(struct proc_set *ps, struct ckpt_thread *th, struct 
  * go on until one adds nothing: a child that died before it was stopped may
  * have left children to a reaper whose own were read already.
  */
-static int take_tree(struct proc_set *ps, pid_t root, struct ckpt_error *err)
+static int take_tree(struct proc_set *ps, struct execing *x, pid_t root, struct ckpt_error *err)
 {
-	int r = take_process(ps, root, NULL, err);
+	int r = take_process(ps, x, root, NULL, err);
 	size_t before = 0;
 
 	while (!r && ps->n != before) {
@@ -373,7 +423,7 @@ static int take_tree(struct proc_set *ps, pid_t root, struct ckpt_error *err)
 			struct ckpt_task *t = &ps->tasks[i]->pub;
 
 			for (size_t k = 0; !r && !t->zombie && k < t->n_threads; k++)
-				r = take_children_of(ps, t->threads[k], err);
+				r = take_children_of(ps, x, t->threads[k], err);
 		}
 		if (ps->run->live)
 			break;
@@ -417,10 +467,14 @@ static int check_root(pid_t root, struct ckpt_error *err)
 
 static int take_root(struct proc_set *ps, pid_t root, struct ckpt_error *err)
 {
+	struct execing x = { 0 };
 	int r = check_root(root, err);
 
+	if (!r && !ps->run->live)
+		r = execing_begin(&x, err);
 	if (!r)
-		r = take_tree(ps, root, err);
+		r = take_tree(ps, &x, root, err);
+	execing_end(&x);
 	if (r)
 		return r;
 	if (ps->tasks[0]->pub.zombie)

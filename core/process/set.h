@@ -81,6 +81,7 @@ struct task_node {
 	uint64_t below_at;
 	ssize_t below_len;
 	bool stuck; /* a thread could not be taken out */
+	bool lost;  /* the keeper has died, and its threads have been taken out at once */
 	/* restore */
 	struct fd_table *files;
 	bool ended; /* a zombie now */

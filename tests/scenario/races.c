@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: MIT
+ * test: only=races
+ *
+ * races WHAT DIR: when DIR/go is there, its last thread
+ *
+ *	tsync	gives all threads a filter that kills for the calls of an agent, and for some by
+ *which a thread would leave it, then makes DIR/done;
+ *	exec	executes this program anew, which makes DIR/done.
+ */
+#include "victim.h"
+
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { N_THREADS = 3, FUTEX_WAITV = 449 };
+
+static struct {
+	int question[2], answer[2];
+} pipes[N_THREADS];
+static char *go, *done, *program;
+static bool execs, installed;
+
+static void make(const char *path)
+{
+	close(MUST(open(path, O_WRONLY | O_CREAT | O_EXCL, 0644)));
+}
+
+static void install(void)
+{
+#define KILL_FOR(nr)                                   \
+	BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, nr, 0, 1), \
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		KILL_FOR(SYS_shmat),
+		KILL_FOR(SYS_munmap),
+		KILL_FOR(SYS_sigaltstack),
+		KILL_FOR(SYS_rt_sigreturn),
+		KILL_FOR(SYS_ppoll),
+		KILL_FOR(FUTEX_WAITV),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog p = { sizeof(filter) / sizeof(filter[0]), filter };
+
+	MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+	MUST(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &p));
+}
+
+static void wait_to_go(void)
+{
+	const struct timespec nap = { 0, 200000 };
+
+	while (access(go, F_OK))
+		nanosleep(&nap, NULL);
+	if (execs) {
+		execl(program, program, "executed", victim_dir(), NULL);
+		victim_die("execl(3)");
+	}
+	install();
+	__atomic_store_n(&installed, true, __ATOMIC_RELEASE);
+	make(done);
+}
+
+static void *thread(void *arg)
+{
+	const int i = (int)(intptr_t)arg;
+	uint64_t v;
+
+	if (i == N_THREADS - 1) {
+		char text[16];
+		int fd = MUST(open(victim_path("tid"), O_WRONLY | O_CREAT, 0644));
+
+		MUST(write(fd, text, (size_t)sprintf(text, "%d", gettid())));
+		close(fd);
+		wait_to_go();
+	}
+	while (read(pipes[i].question[0], &v, sizeof(v)) == sizeof(v)) {
+		v = v * 3 + 1;
+		MUST(write(pipes[i].answer[1], &v, sizeof(v)));
+	}
+	return NULL;
+}
+
+static void check(void)
+{
+	static uint64_t number;
+	const bool all = __atomic_load_n(&installed, __ATOMIC_ACQUIRE);
+
+	for (int i = 0; i < N_THREADS - !all; i++) {
+		uint64_t v = ++number, got = 0;
+
+		MUST(write(pipes[i].question[1], &v, sizeof(v)));
+		MUST(read(pipes[i].answer[0], &got, sizeof(got)));
+		CHECK(got == v * 3 + 1, "%d says %lu to %lu", i, got, v);
+	}
+	CHECK(victim_status(getpid(), "Seccomp", 10) == (all ? 2 : 0), "Seccomp: %lld",
+	      victim_status(getpid(), "Seccomp", 10));
+}
+
+static void check_executed(void)
+{
+	CHECK(victim_status(getpid(), "Threads", 10) == 1, "Threads: %lld",
+	      victim_status(getpid(), "Threads", 10));
+}
+
+int main(int argc, char **argv)
+{
+	if (argc != 3)
+		return 2;
+	program = argv[0];
+	execs = !strcmp(argv[1], "exec");
+	const bool executed = !strcmp(argv[1], "executed");
+
+	argv[1] = argv[2];
+	victim_init(2, argv);
+	go = victim_path("go");
+	done = victim_path("done");
+	if (executed) {
+		make(done);
+		victim_serve(check_executed);
+	}
+	for (intptr_t i = 0; i < N_THREADS; i++) {
+		pthread_t t;
+
+		MUST(pipe(pipes[i].question));
+		MUST(pipe(pipes[i].answer));
+		if (pthread_create(&t, NULL, thread, (void *)i))
+			victim_die("pthread_create(3)");
+	}
+	while (access(victim_path("tid"), F_OK))
+		usleep(1000);
+	victim_ready();
+	victim_serve(check);
+}
