@@ -32,19 +32,22 @@ OWN_ERRORS = {
     "write": (errno.ENOSPC, errno.EIO, errno.EINTR), "writev": (errno.ENOSPC, errno.EIO, errno.EINTR),
 }
 PATIENCE = 60  # seconds
+# whose calls: the main thread's, the other threads', those of the processes that ckpt forks
+MAIN, THREADS, CHILDREN = "main", "threads", "children"
+PARTS = {MAIN: [], THREADS: ["-t"], CHILDREN: ["-c"]}
 # the dynamic loader does not look at what becomes of its own first mapping
-BEFORE_MAIN = 5
+BEFORE_MAIN = 4
 LOADER = 127  # how the dynamic loader ends a program that it cannot start
 # all but "the original could not be resumed"; a configuration that cannot be read is a usage error
 ALLOWED = {codes.OK, codes.FAILED, codes.USAGE, codes.REFUSED, codes.IMAGE, codes.PRIVILEGE, LOADER}
 
 
-def inject(context, test, position, error, *args, threads=False, call=None, kill=False):
+def inject(context, test, position, error, *args, part=MAIN, call=None, kill=False):
     """Runs ckpt with one failing call (of that name); (exit code, the names of all calls or of the failed
     one, stderr)."""
     report, names = test.dir / "fault", test.dir / "calls"
     command = [str(context.tool("fault")), "-n", str(position), "-e", str(error), "-o", str(report)]
-    command += (["-t"] if threads else []) + (["-k"] if kill else []) + (["-s", call] if call else [])
+    command += PARTS[part] + (["-k"] if kill else []) + (["-s", call] if call else [])
     command += [] if position else ["-l", str(names)]
     command += ["--", context.ckpt().binary, *map(str, args)]
     try:
@@ -75,12 +78,12 @@ def says_why(err):
 
 
 class Faults:
-    """One victim, and runs of ckpt in each of which one call fails: of the main thread, or of the others."""
+    """One victim, and runs of ckpt in each of which one call fails, of one part of it."""
 
     allowed = ALLOWED
 
-    def __init__(self, context, test, scenario, threads=False):
-        self.context, self.test, self.threads = context, test, threads
+    def __init__(self, context, test, scenario, part=MAIN):
+        self.context, self.test, self.part = context, test, part
         # what the victim before has said is not this one's answer
         shutil.rmtree(test.dir / "victim", ignore_errors=True)
         self.victim = Victim(test, context.scenario(scenario))
@@ -95,12 +98,12 @@ class Faults:
 
     def undisturbed(self, *args):
         """The names of the calls that a run makes."""
-        code, self.calls, err = inject(self.context, self.test, 0, 0, *args, threads=self.threads)
+        code, self.calls, err = inject(self.context, self.test, 0, 0, *args, part=self.part)
         expect(code == 0, f"without a fault it ended with {code}: {err}")
 
     def disturbed(self, position, error, call, *args):
         """One run; its exit code, and what was done."""
-        code, name, err = inject(self.context, self.test, position, error, *args, threads=self.threads,
+        code, name, err = inject(self.context, self.test, position, error, *args, part=self.part,
                                  call=call)
         what = f"call {position} of {len(self.calls)} ({name}) failing with {errno.errorcode[error]}"
         self.test.log(f"{what}: exit {code} {err.strip()[-300:]}")
@@ -109,7 +112,7 @@ class Faults:
         self.injected = name != "-"
         self.failed += code != 0
         loading = position <= BEFORE_MAIN if call is None else (call, position) == ("mmap", 1)
-        if code == -signal.SIGSEGV and loading and not self.threads:
+        if code == -signal.SIGSEGV and loading and self.part == MAIN:
             return code, what
         expect(code in self.allowed, f"{what}: ckpt ended with {code}: {err[-200:]}")
         expect(code in (codes.OK, codes.DIFFERENT, LOADER) or says_why(err),
@@ -127,8 +130,8 @@ class Faults:
 class Dump(Faults):
     """ckpt dump --leave-running"""
 
-    def __init__(self, context, test, scenario, threads=False):
-        super().__init__(context, test, scenario, threads)
+    def __init__(self, context, test, scenario, part=MAIN):
+        super().__init__(context, test, scenario, part)
         self.args = ("dump", "-t", self.victim.pid, "-D", self.image, "--leave-running")
         self.undisturbed(*self.args)
         self.unharmed("without a fault")
@@ -170,11 +173,11 @@ class Verify(Dump):
     # the victim's check of itself changes its memory
     allowed = ALLOWED | {codes.DIFFERENT}
 
-    def __init__(self, context, test, scenario, threads=False):
-        super().__init__(context, test, scenario, threads)
+    def __init__(self, context, test, scenario, part=MAIN):
+        super().__init__(context, test, scenario, part)
         self.args = ("verify", "-D", self.image)
         context.ckpt().run(test, *self.args, code=None)
-        self.answer, self.calls, err = inject(context, test, 0, 0, *self.args, threads=threads)
+        self.answer, self.calls, err = inject(context, test, 0, 0, *self.args, part=part)
         expect(self.answer in (codes.OK, codes.DIFFERENT),
                f"without a fault it ended with {self.answer}: {err}")
 
@@ -190,8 +193,8 @@ class Restore(Faults):
     """ckpt restore: nothing is left of a failed one. A copy is looked at from outside only: a check may
     change files, and the next copy comes from the same image."""
 
-    def __init__(self, context, test, scenario, threads=False):
-        super().__init__(context, test, scenario, threads)
+    def __init__(self, context, test, scenario, part=MAIN):
+        super().__init__(context, test, scenario, part)
         self.args = ("restore", "-D", self.image, "-d")
         context.ckpt().dump(test, self.victim.pid, self.image)
         proc.wait_gone(self.pids)
@@ -233,9 +236,28 @@ class Killed(Dump):
         self.unharmed(what)
 
 
-def sample(kind, context, test, scenario, wanted):
+class Orphaned(Dump):
+    """ckpt dump of which a child is killed by SIGKILL in front of one of its calls"""
+
+    def __init__(self, context, test, scenario):
+        super().__init__(context, test, scenario, CHILDREN)
+
+    def fault(self, position, error, call=None):
+        """Kills one; `error` is of no use here."""
+        shutil.rmtree(self.image, ignore_errors=True)
+        code, name, err = inject(self.context, self.test, position, 0, *self.args, part=self.part, call=call,
+                                 kill=True)
+        what = f"a child killed at call {position} of {len(self.calls)} ({call or name})"
+        self.test.log(f"{what}: exit {code} {err.strip()[-300:]}")
+        self.runs += 1
+        self.failed += code != 0
+        expect(code in self.allowed and (not code or says_why(err)), f"{what}: ckpt ended with {code}: {err}")
+        self.unharmed(what)
+
+
+def sample(kind, context, test, scenario, wanted, *part):
     """Some calls, evenly over the run, with one error after the other."""
-    faults = kind(context, test, scenario)
+    faults = kind(context, test, scenario, *part)
     for index, position in enumerate(positions(len(faults.calls), wanted)):
         faults.fault(position, ERRORS[index % len(ERRORS)])
     return str(faults)
@@ -251,8 +273,8 @@ def complete(kind, context, test, scenario, most):
     """Each call of a run (spread()), each with the next of its errors; what came of it: {call: [made, failed,
     passes]}, and the harms. Not all runs make as many: a call that a run did not make did not fail."""
     counts, harms = {}, []
-    for threads in (False, True):
-        faults = kind(context, test, scenario, threads)
+    for part in PARTS:
+        faults = kind(context, test, scenario, part)
         made = collections.Counter(faults.calls)
         for name, numbers in sorted(spread(faults.calls, most).items()):
             errors, count = OWN_ERRORS.get(name, ERRORS), counts.setdefault(name, [0, 0, 0])
@@ -267,7 +289,7 @@ def complete(kind, context, test, scenario, most):
                     harms.append(str(failure))
                     print(f"     harm: {failure}", flush=True)
                     faults.end()
-                    faults = kind(context, test, scenario, threads)
+                    faults = kind(context, test, scenario, part)
         faults.end()
     return counts, harms
 

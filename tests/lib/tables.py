@@ -87,8 +87,9 @@ def kills(results):
     rows = {line.split("|")[1].strip(): line for line in old.splitlines()[2:]}
     for name, note in results.notes.items():
         if name.startswith("kill/") and "kills" in note and name not in results.failed:
-            rows[name] = f"| {name} | {datetime.date.today()} | {note} |"
-    table = ["| test | date | no harm in |", "| --- | --- | --- |", *(rows[name] for name in sorted(rows))]
+            rows[name] = f"| {name} | {datetime.date.today()} | {platform.release()} | {note} |"
+    table = ["| test | date | Linux | no harm in |", "| --- | --- | --- | --- |",
+             *(rows[name] for name in sorted(rows))]
     print("\n".join(table))
     put(path, head + KILLS[0] + "\n".join(table) + "\n" + KILLS[1] + tail)
 

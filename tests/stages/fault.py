@@ -6,7 +6,7 @@ from lib import faulting
 
 
 def tests(context):
-    """A simple victim and one with children and descriptors."""
+    """A simple victim, one with children and descriptors, one with namespaces."""
     wanted = 20 if context.quick else 40
     for scenario in ("mem-basic", "fd-basic", "pid-basic"):
         for name, kind in (("dump", faulting.Dump), ("restore", faulting.Restore)):
@@ -15,6 +15,14 @@ def tests(context):
                    faulting.sample(kind, context, test, scenario, wanted))
     yield "fault/verify/mem-basic", lambda test: faulting.sample(faulting.Verify, context, test,
                                                                  "mem-basic", 20)
+    # helpers in namespaces, and the keeper
+    few = 4 if context.quick else 8
+    for name, kind in (("dump", faulting.Dump), ("restore", faulting.Restore)):
+        yield (f"fault/{name}/mnt-user/children",
+               lambda test, kind=kind: faulting.sample(kind, context, test, "mnt-user", few,
+                                                       faulting.CHILDREN))
+    yield "fault/orphan/mem-basic", lambda test: faulting.named(
+        faulting.Orphaned, context, test, "mem-basic", "recvfrom", 0, few)
     # ckpt waits for a child that it could not kill
     yield "fault/keeper", lambda test: faulting.named(faulting.Dump, context, test, "mem-basic", "kill",
                                                       errno.EPERM)

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: MIT
 """The SIGKILL runs (lib/killing.py, lib/faulting.py)."""
 from lib import faulting, killing
+from stages import branch
 
 
 def tests(context):
     """Dumps and restores."""
-    dumps, restores = (40, 10) if context.quick else (200, 60)
+    dumps, restores, branches = (40, 10, 10) if context.quick else (200, 60, 25)
     more_dumps, more_restores = dumps // 10, restores // 5
     if context.kills:
-        dumps = restores = more_dumps = more_restores = context.kills
-    yield "kill/dump", lambda test: killing.dumps(context.ckpt(), test, context.scenario("busy"), dumps,
-                                                  context.seed)
-    yield "kill/restore", lambda test: killing.restores(context.ckpt(), test, context.scenario("busy"),
-                                                        restores, context.seed)
+        dumps = restores = branches = more_dumps = more_restores = context.kills
+    yield "kill/dump/busy", lambda test: killing.dumps(context.ckpt(), test, context.scenario("busy"), dumps,
+                                                       context.seed)
+    yield "kill/restore/busy", lambda test: killing.restores(context.ckpt(), test, context.scenario("busy"),
+                                                             restores, context.seed)
+    yield "kill/branch/pid-basic", lambda test: branch.killed(context, test, branches)
     # tasks that do not survive a call too many: at given places, and at random ones
     wanted = 8 if context.quick else 24
     yield "kill/calls/filtered", lambda test: faulting.sample(faulting.Killed, context, test, "filtered",

@@ -15,7 +15,7 @@ sys.path.insert(0, str(TESTS))
 from lib import context, faulting, proc, report  # pylint: disable=wrong-import-position
 
 KINDS = {"dump": faulting.Dump, "restore": faulting.Restore, "verify": faulting.Verify,
-         "kill": faulting.Killed}
+         "kill": faulting.Killed, "orphan": faulting.Orphaned}
 
 
 def arguments():
@@ -28,6 +28,7 @@ def arguments():
     parser.add_argument("--each", type=int, default=1, metavar="N", help="only each N-th of them")
     parser.add_argument("--first", type=int, default=1, help="begin with this one; to resume a run")
     parser.add_argument("--last", type=int, default=1 << 31)
+    parser.add_argument("--part", choices=faulting.PARTS, default=faulting.MAIN, help="whose calls")
     parser.add_argument("--all-errors", action="store_true", help="each call with each error")
     return parser.parse_args()
 
@@ -48,7 +49,8 @@ def chosen(args, names):
 def run(args, test):
     """All of them."""
     kind, setup = KINDS[args.run], context.Context(args.build, False, 0)
-    faults, harms, begin = kind(setup, test, args.victim), [], time.monotonic()
+    where = () if kind in (faulting.Killed, faulting.Orphaned) else (args.part,)
+    faults, harms, begin = kind(setup, test, args.victim, *where), [], time.monotonic()
     todo = list(chosen(args, faults.calls))
     print(f"{len(todo)} faults, in {len(faults.calls)} calls", flush=True)
     for number, (position, error) in enumerate(todo, 1):
@@ -58,7 +60,7 @@ def run(args, test):
             harms.append(str(failure))
             print(f"HARM {failure}", flush=True)
             faults.end()
-            faults = kind(setup, test, args.victim)
+            faults = kind(setup, test, args.victim, *where)
         if not number % 100:
             print(f"{number} of {len(todo)}, call {position}, {time.monotonic() - begin:.0f} s", flush=True)
     report.expect(not harms, f"{len(harms)} of {len(todo)} faults did harm")
