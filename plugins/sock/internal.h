@@ -158,6 +158,8 @@ const char *sock_image_path(const ProtobufCBinaryData *b, char *buf, size_t size
 bool sock_task_known(struct ckpt_run *run, uint32_t id);
 /* Is there such an open file description? */
 bool sock_file_known(struct ckpt_run *run, uint32_t id);
+/* And is it a socket of one of these kinds (NULL ends them; none: of any)? */
+bool sock_file_is(struct ckpt_run *run, uint32_t id, const char *const *kinds);
 
 int sock_stash_put(struct sock_state *st, uint32_t id, int fd, struct ckpt_error *err);
 /* -1: nothing there. */

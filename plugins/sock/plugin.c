@@ -84,6 +84,38 @@ static int check_order(struct ckpt_run *run, const char *type, struct ckpt_error
 	return 0;
 }
 
+/* The kinds that plan a type of record; none: it is of any socket. */
+static const struct owner {
+	const char *type, *kinds[5];
+} owners[] = {
+	{ "sock.inet", { "inet-listen", "tcp", "raw", "udp" } },
+	{ "sock.unix-listen", { "unix-listen" } },
+	{ "sock.unix-end", { "unix-pair", "unix-stream", "unix-dgram" } },
+	{ "sock.tcp", { "tcp-connected" } },
+	{ "sock.netlink", { "netlink" } },
+	{ "sock.packet", { "packet" } },
+	{ "sock.place", { NULL } },
+	{ "sock.filter", { NULL } },
+	{ "sock.multicast", { NULL } },
+};
+_Static_assert(CKPT_ARRAY_SIZE(owners) + 1 == CKPT_ARRAY_SIZE(records), "each type has an owner");
+
+/*
+ * Records refer to each other. One that no file of the right kind belongs to would be used
+ * without having been planned.
+ */
+static int check_owners(struct ckpt_run *run, const struct owner *o, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < ckpt_record_count(run, o->type); i++) {
+		const Ckpt__Sock__UnixEnd *rec = ckpt_record_at(run, o->type, i);
+
+		if (!sock_file_is(run, rec->id, o->kinds))
+			return ckpt_fail_image(err, "open file %u is no socket of a record %s",
+					       rec->id, o->type);
+	}
+	return 0;
+}
+
 static int plan(struct ckpt_run *run, struct ckpt_error *err)
 {
 	char type[32];
@@ -95,20 +127,16 @@ static int plan(struct ckpt_run *run, struct ckpt_error *err)
 		snprintf(type, sizeof(type), "sock.%s", records[i].name);
 		r = check_order(run, type, err);
 	}
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(owners) && !r; i++)
+		r = check_owners(run, &owners[i], err);
 	if (!r)
 		r = sock_net_plan(run, err);
 	if (!r)
 		r = sock_filter_plan(run, err);
 	if (!r)
 		r = sock_multicast_plan(run, err);
-	/* a connection uses its other end's record, whatever else refers to that */
-	for (size_t i = 0; i < ckpt_record_count(run, "sock.tcp") && !r; i++) {
-		const Ckpt__Sock__Tcp *tcp = ckpt_record_at(run, "sock.tcp", i);
-
-		r = sock_tcp_plan(run, tcp->id, err);
-		if (!r)
-			r = sock_tcp_plan_home(run, tcp, err);
-	}
+	for (size_t i = 0; i < ckpt_record_count(run, "sock.tcp") && !r; i++)
+		r = sock_tcp_plan_home(run, ckpt_record_at(run, "sock.tcp", i), err);
 	return r ? r : sock_pending_order(run, err);
 }
 

@@ -143,6 +143,30 @@ bool sock_file_known(struct ckpt_run *run, uint32_t id)
 	return ckpt_record_by_id(run, "fd.file", id) != NULL;
 }
 
+/* A text of a message of another plugin, found by its name. */
+static const char *text_of(const ProtobufCMessage *m, const char *name)
+{
+	const ProtobufCFieldDescriptor *f =
+		protobuf_c_message_descriptor_get_field_by_name(m->descriptor, name);
+	const char *text = NULL;
+
+	if (f && f->type == PROTOBUF_C_TYPE_STRING && f->label != PROTOBUF_C_LABEL_REPEATED)
+		memcpy(&text, (const uint8_t *)m + f->offset, sizeof(text));
+	return text ? text : "";
+}
+
+bool sock_file_is(struct ckpt_run *run, uint32_t id, const char *const *kinds)
+{
+	const ProtobufCMessage *m = ckpt_record_by_id(run, "fd.file", id);
+
+	if (!m || strcmp(text_of(m, "plugin"), "sock") != 0)
+		return false;
+	for (size_t i = 0; kinds[i]; i++)
+		if (!strcmp(text_of(m, "kind"), kinds[i]))
+			return true;
+	return !kinds[0];
+}
+
 /* ---- owners ----------------------------------------------------------------------- */
 
 void sock_owner_of(const struct stat *st, Ckpt__Sock__Owner *owner)

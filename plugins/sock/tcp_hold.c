@@ -384,7 +384,8 @@ int sock_hold_end(struct ckpt_run *run, struct ckpt_error *err)
 		struct batch b;
 		int r;
 
-		if (!rec->hold[0] || !strcmp(rec->hold, last))
+		if (rec->form != SOCK_TCP_KEPT || !sock_hold_name_ok(rec->hold) ||
+		    !strcmp(rec->hold, last))
 			continue;
 		snprintf(last, sizeof(last), "%s", rec->hold);
 		nl = nfnetlink();

@@ -100,8 +100,7 @@ static bool good_kept(const Ckpt__Sock__Tcp *rec)
 	return sock_tcp_ends(rec, &local, &peer) && rec->window &&
 	       rec->window->send <= rec->window->largest && rec->mss && rec->mss <= UINT16_MAX &&
 	       rec->send_scale <= 14 && rec->receive_scale <= 14 && rec->unsent <= rec->out.len &&
-	       rec->out.len <= QUEUE_MAX && (!rec->hold[0] || sock_hold_name_ok(rec->hold)) &&
-	       good_state(rec);
+	       rec->out.len <= QUEUE_MAX && good_state(rec);
 }
 
 bool sock_tcp_outside_plan(const Ckpt__Sock__Tcp *rec)

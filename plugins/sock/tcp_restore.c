@@ -86,6 +86,9 @@ int sock_tcp_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 
 	if (!rec)
 		return -EBADMSG;
+	/* that table will be deleted */
+	if (rec->hold[0] && (rec->form != SOCK_TCP_KEPT || !sock_hold_name_ok(rec->hold)))
+		return ckpt_fail_image(err, "open file %u is not held by a table of ckpt's", id);
 	if (rec->form) {
 		if (!sock_tcp_outside_plan(rec))
 			return ckpt_fail_image(err, "open file %u is not a valid TCP connection",

@@ -197,6 +197,11 @@ static int plan_path(struct ckpt_run *run, uint32_t mnt, const char *path, struc
 	return r;
 }
 
+static bool fits(const Ckpt__Sock__UnixName *n)
+{
+	return n->name.len <= SOCK_NAME_SIZE - !!n->abstract && (n->abstract || n->name.len);
+}
+
 int sock_name_plan(struct ckpt_run *run, const Ckpt__Sock__UnixName *n, uint32_t id,
 		   struct ckpt_error *err)
 {
@@ -205,8 +210,8 @@ int sock_name_plan(struct ckpt_run *run, const Ckpt__Sock__UnixName *n, uint32_t
 
 	if (!n)
 		return 0;
-	if (n->name.len > SOCK_NAME_SIZE - n->abstract || (!n->abstract && !n->name.len) ||
-	    (!n->abstract && memchr(n->name.data, 0, n->name.len)) || (n->abstract && n->file))
+	if (!fits(n) || (!n->abstract && memchr(n->name.data, 0, n->name.len)) ||
+	    (n->abstract && n->file))
 		return ckpt_fail_image(err, "open file %u has no valid name", id);
 	if (!n->file)
 		return 0;
@@ -378,6 +383,9 @@ int sock_bind(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixName *n, struc
 
 	if (!n)
 		return 0;
+	/* plan has seen to it; what is copied onto the stack is looked at where it is */
+	if (!fits(n))
+		return ckpt_fail_image(err, "the name of a unix socket is not valid");
 	if (!n->abstract)
 		return n->file ? bind_in_place(run, fd, n, err) : bind_elsewhere(fd, n, err);
 	r = bind_name(fd, n);

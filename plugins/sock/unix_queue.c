@@ -465,6 +465,8 @@ static int get_files(struct ckpt_run *run, const Ckpt__Sock__UnixMessage *m, int
 {
 	const struct ckpt_fd_tree *tree = sock_state(run)->tree;
 
+	if (m->n_files > SOCK_FILES_MAX)
+		return ckpt_fail_image(err, "a message brings too much");
 	for (; *n < m->n_files; ++*n) {
 		fds[*n] = tree->get(run, m->files[*n], err);
 		if (fds[*n] < 0)

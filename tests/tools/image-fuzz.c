@@ -9,6 +9,10 @@
  *
  * Every variant follows from its number alone: -o NUMBER makes one again and
  * leaves it in the scratch directory beside the image.
+ *
+ * -e FILE:TYPE:ID=HEX loads one copy in which a record of that type (the plugin's number)
+ * has another field: HEX is its encoding. With a + before it, it is a further record, behind
+ * all others, that differs from that one so. ID 0 is the last one.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -352,6 +356,130 @@ static void forge(struct variant *v, unsigned *seed)
 	free(payload.p);
 }
 
+/* The file with one frame more before its end. */
+static struct bytes add_frame(const struct file *f, uint32_t number, const struct bytes *payload)
+{
+	const size_t nth = f->n_frames - 1, at = f->frames[nth];
+	const size_t head = sizeof(struct image_frame_header);
+	struct bytes out = make_bytes(f->data.n + head + payload->n);
+	struct image_frame_header h = { 0, htole32(number), htole32((uint32_t)payload->n) };
+	struct image_frame_header end = { 0, htole32(IMAGE_FRAME_END), htole32(8) };
+	uint8_t *put = out.p + at, *last = put + head + payload->n;
+	const uint64_t count = htole64(nth + 1);
+	struct image_file_header file;
+
+	memcpy(&file, f->data.p, sizeof(file));
+	memcpy(out.p, f->data.p, at);
+	memcpy(put, &h, head);
+	memcpy(put + head, payload->p, payload->n);
+	h.hash = htole64(image_frame_hash(&file, nth, put, payload->n));
+	memcpy(put, &h, head);
+	memcpy(last, &end, head);
+	memcpy(last + head, &count, sizeof(count));
+	end.hash = htole64(image_frame_hash(&file, nth + 1, last, sizeof(count)));
+	memcpy(last, &end, head);
+	return out;
+}
+
+static uint64_t varint(const uint8_t *p, size_t n, size_t *at)
+{
+	uint64_t v = 0;
+
+	for (unsigned shift = 0; *at < n && shift < 64; shift += 7) {
+		v |= (uint64_t)(p[*at] & 0x7f) << shift;
+		if (!(p[(*at)++] & 0x80))
+			break;
+	}
+	return v;
+}
+
+/* A record's id is its first field. */
+static uint64_t id_of(const struct file *f, size_t frame)
+{
+	const uint8_t *p = f->data.p + f->frames[frame] + sizeof(struct image_frame_header);
+	size_t at = 1;
+
+	return payload_len(f, frame) && p[0] == 1 << 3 ? varint(p, payload_len(f, frame), &at) : 0;
+}
+
+/* Where the field at `at` ends; its number. */
+static size_t field_end(const struct bytes *b, size_t at, uint64_t *number)
+{
+	uint64_t tag = varint(b->p, b->n, &at), size;
+
+	*number = tag >> 3;
+	if ((tag & 7) == 0) {
+		varint(b->p, b->n, &at);
+	} else if ((tag & 7) == 2) {
+		size = varint(b->p, b->n, &at);
+		at += size;
+	} else {
+		at += (tag & 7) == 1 ? 8 : 4;
+	}
+	if (at > b->n)
+		die("a record that is not understood");
+	return at;
+}
+
+/* Records are encoded in one way only: fields in order of their numbers. */
+static void set_field(struct bytes *b, const uint8_t *p, size_t n)
+{
+	const struct bytes one = { (uint8_t *)(uintptr_t)p, n };
+	uint64_t number, other;
+	size_t at = 0, end = 0;
+
+	field_end(&one, 0, &number);
+	while (end < b->n) {
+		size_t next = field_end(b, end, &other);
+
+		if (other > number)
+			break;
+		if (other < number)
+			at = next;
+		end = next;
+	}
+	exchange(b, at, end - at, p, n);
+}
+
+/* What an edit asks for; false: there is no such record. */
+static bool edit(const struct fuzz *z, const char *what, struct variant *v)
+{
+	bool more = *what == '+';
+	const char *hex = strchr(what, '=');
+	char name[64];
+	unsigned number, id, byte;
+	size_t found = SIZE_MAX, n = 0;
+	uint8_t field[128];
+	struct bytes payload;
+
+	if (!hex || sscanf(what + more, "%63[^:]:%u:%u=", name, &number, &id) != 3)
+		die("-e %s: FILE:TYPE:ID=HEX", what);
+	for (size_t i = 0; i < z->n_files; i++)
+		if (!strcmp(z->files[i].name, name))
+			v->file = &z->files[i];
+	for (size_t i = 0; v->file && i + 1 < v->file->n_frames; i++) {
+		struct image_frame_header h;
+
+		memcpy(&h, v->file->data.p + v->file->frames[i], sizeof(h));
+		if (le32toh(h.number) == number && (!id || id_of(v->file, i) == id))
+			found = i;
+	}
+	if (found == SIZE_MAX)
+		return false;
+	payload = make_bytes(payload_len(v->file, found));
+	memcpy(payload.p,
+	       v->file->data.p + v->file->frames[found] + sizeof(struct image_frame_header),
+	       payload.n);
+	for (hex++; n < sizeof(field) && sscanf(hex, "%2x", &byte) == 1; hex += 2)
+		field[n++] = (uint8_t)byte;
+	set_field(&payload, field, n);
+	v->data = more ? add_frame(v->file, number, &payload)
+		       : replace_frame(v->file, found, number, &payload);
+	v->forged = true;
+	free(payload.p);
+	return true;
+}
+
 /* ---- plain damage --------------------------------------------------------------- */
 
 /* The i-th of n places, spread over the file; each of them before any comes twice. */
@@ -488,6 +616,32 @@ static void try_variant(struct fuzz *z, unsigned long number, bool keep)
 	free(v.data.p);
 }
 
+static void free_all(struct fuzz *z)
+{
+	ckpt_free(z->ckpt);
+	for (size_t i = 0; i < z->n_files; i++) {
+		free(z->files[i].data.p);
+		free(z->files[i].frames);
+	}
+	free(z->files);
+}
+
+/* Load one edited copy; the verdict is what this program ends with. */
+static int try_edit(struct fuzz *z, const char *what)
+{
+	struct variant v = { 0 };
+	int status;
+
+	if (!edit(z, what, &v))
+		die("-e %s: there is no such record", what);
+	put_variant(z, &v);
+	status = load(z, true);
+	free(v.data.p);
+	remove_scratch(z);
+	free_all(z);
+	return is_crash(status) ? EXIT_CRASH : WEXITSTATUS(status);
+}
+
 static void open_engine(struct fuzz *z, const char *plugin_path)
 {
 	struct ckpt_error err = { 0 };
@@ -501,35 +655,28 @@ static void open_engine(struct fuzz *z, const char *plugin_path)
 		die("%s", err.text);
 }
 
-static void free_all(struct fuzz *z)
-{
-	ckpt_free(z->ckpt);
-	for (size_t i = 0; i < z->n_files; i++) {
-		free(z->files[i].data.p);
-		free(z->files[i].frames);
-	}
-	free(z->files);
-}
-
 int main(int argc, char **argv)
 {
 	struct fuzz z = { .count = 4000 };
-	const char *plugin_path = NULL;
+	const char *plugin_path = NULL, *what = NULL;
 	long only = -1;
 	int opt, status;
 
-	while ((opt = getopt(argc, argv, "n:o:p:")) != -1) {
+	while ((opt = getopt(argc, argv, "e:n:o:p:")) != -1) {
 		if (opt == 'n')
 			z.count = strtoul(optarg, NULL, 10);
+		else if (opt == 'e')
+			what = optarg;
 		else if (opt == 'o')
 			only = strtol(optarg, NULL, 10);
 		else if (opt == 'p')
 			plugin_path = optarg;
 		else
-			die("usage: image-fuzz [-n COUNT] [-o NUMBER] [-p PLUGINDIR] IMAGEDIR");
+			die("usage: image-fuzz [-n COUNT] [-o NUMBER] [-e EDIT] [-p PLUGINDIR] "
+			    "IMAGEDIR");
 	}
 	if (optind != argc - 1)
-		die("usage: image-fuzz [-n COUNT] [-o NUMBER] [-p PLUGINDIR] IMAGEDIR");
+		die("usage: image-fuzz [-n COUNT] [-o NUMBER] [-e EDIT] [-p PLUGINDIR] IMAGEDIR");
 	z.image = argv[optind];
 	for (size_t n = strlen(argv[optind]); n > 1 && argv[optind][n - 1] == '/'; n--)
 		argv[optind][n - 1] = '\0';
@@ -539,6 +686,8 @@ int main(int argc, char **argv)
 	if (is_crash(status) || WEXITSTATUS(status) == CKPT_EXIT_IMAGE)
 		die("the undamaged copy in %s is not accepted", z.scratch);
 
+	if (what)
+		return try_edit(&z, what);
 	if (only >= 0) {
 		try_variant(&z, (unsigned long)only, true);
 		printf("left in %s\n", z.scratch);
