@@ -53,6 +53,7 @@ static int survey_in_flight(struct ckpt_run *run, const struct ckpt_fd_found *f)
 int sock_end_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 		    const struct sock_unix_diag *d, struct ckpt_error *err)
 {
+	struct pollfd p = { .fd = f->fd, .events = POLLPRI };
 	bool out;
 
 	if (d->peer && !f->tree->of_inode(run, f->st.st_dev, d->peer, &out))
@@ -61,6 +62,10 @@ int sock_end_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 		return sock_refuse(run, f, "socket-error",
 				   "an error waits to be reported, which hides the queue behind it",
 				   "let the program receive it before the dump");
+	/* a look shows its byte among the others */
+	if (poll(&p, 1, 0) == 1 && p.revents & POLLPRI)
+		return sock_refuse(run, f, "unix-urgent", "urgent data waits (MSG_OOB)",
+				   "try again when the program has received it");
 	return sock_in_flight(f) ? survey_in_flight(run, f) : 0;
 }
 
