@@ -281,8 +281,10 @@ static bool applies(const struct option *opt, int domain, int protocol)
 		return (domain == AF_INET || domain == AF_INET6) && protocol == opt->level;
 	default:
 		/* of a socket that receives, the kernel sets SO_INCOMING_CPU itself */
-		return opt->get == SO_PEEK_OFF ? domain == AF_UNIX || (protocol == IPPROTO_UDP &&
-								       domain != AF_NETLINK)
+		return opt->get == SO_PEEK_OFF
+			       ? domain == AF_UNIX ||
+					 ((domain == AF_INET || domain == AF_INET6) &&
+					  (protocol == IPPROTO_UDP || protocol == IPPROTO_TCP))
 		       : opt->get == SO_INCOMING_CPU ? protocol != IPPROTO_UDP
 						     : true;
 	}

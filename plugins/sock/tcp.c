@@ -219,7 +219,7 @@ static int look_at_sent(struct sock_state *st, const struct ckpt_fd_found *f,
 	if (r)
 		return ckpt_fail_sys(err, r, "TCP_REPAIR");
 	r = read_sent(f->fd, &look);
-	left = sock_repair_leave(st, f->fd);
+	left = sock_repair_leave(st);
 	st->sent[st->n_sent++] = look;
 	if (!r)
 		r = left;
@@ -420,7 +420,7 @@ static int read_repaired(struct sock_state *st, int fd, struct reading *x)
 	/* more has come in between */
 	for (int tries = 0; (r = read_received(fd, x)) == -EIO && tries < 100; tries++)
 		;
-	left = sock_repair_leave(st, fd);
+	left = sock_repair_leave(st);
 	return r ? r : left;
 }
 
@@ -507,7 +507,7 @@ static int fill_over(struct ckpt_run *run, const struct ckpt_fd_found *f, enum s
 	x->in = queued ? malloc((size_t)queued) : NULL;
 	if (queued && !x->in)
 		return ckpt_fail_sys(err, ENOMEM, "reading a TCP connection");
-	if (queued && recv(f->fd, x->in, (size_t)queued, MSG_PEEK | MSG_DONTWAIT) != queued)
+	if (queued && sock_tcp_peek(sock_state(run), f->fd, x->in, (size_t)queued) != queued)
 		return ckpt_fail_sys(err, EIO, "reading a TCP connection");
 	x->rec.in.data = x->in;
 	x->rec.in.len = (size_t)queued;

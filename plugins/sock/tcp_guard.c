@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The repair mode of a connection that lives on: a socket that stays in it sends nothing any
- * more. In case ckpt is killed just then, a process that shares its descriptors takes the
- * socket out.
+ * more. And SO_PEEK_OFF, which a look moves. In case ckpt is killed just then, a process that
+ * shares its descriptors puts the socket back.
  */
 #include "tcp.h"
 
@@ -19,21 +19,25 @@
 
 struct sock_guard {
 	pid_t pid;
-	/* shared with it: the socket in repair mode, or -1, and its SO_REUSEADDR */
+	/* shared with it: the socket, or -1, is it in repair mode, and its options before */
 	volatile struct slot {
-		int fd, reuse;
+		int fd, repair, reuse, peek;
 	} * slot;
 	int engine; /* pidfd */
 };
 
 /* Leaving the mode puts SO_REUSEADDR off. */
-static int leave(int fd, int reuse)
+static int leave(volatile const struct slot *s)
 {
-	int r = sock_tcp_set(fd, TCP_REPAIR_QUEUE, TCP_NO_QUEUE);
-	int off = sock_tcp_set(fd, TCP_REPAIR, SOCK_REPAIR_END);
+	int r = s->peek < 0 ? 0 : sock_put_back(s->fd, SOL_SOCKET, SO_PEEK_OFF, s->peek), off;
 
-	if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof(reuse)) && !r)
-		r = -errno;
+	if (!s->repair)
+		return r;
+	off = sock_tcp_set(s->fd, TCP_REPAIR_QUEUE, TCP_NO_QUEUE);
+	r = off ? off : r;
+	off = sock_tcp_set(s->fd, TCP_REPAIR, SOCK_REPAIR_END);
+	r = off ? off : r;
+	off = sock_put_back(s->fd, SOL_SOCKET, SO_REUSEADDR, s->reuse);
 	return off ? off : r;
 }
 
@@ -44,7 +48,7 @@ static void watch(const struct sock_guard *g)
 	while (poll(&p, 1, -1) < 0 && errno == EINTR)
 		;
 	if (g->slot->fd >= 0)
-		leave(g->slot->fd, g->slot->reuse);
+		leave(g->slot);
 	_exit(0);
 }
 
@@ -70,7 +74,8 @@ static int start(struct sock_guard *g)
 	return g->pid < 0 ? -errno : 0;
 }
 
-int sock_repair_enter(struct sock_state *st, int fd)
+/* From here on what is done to the socket is taken back if we die. */
+static int guard(struct sock_state *st, int fd, bool repair)
 {
 	int r;
 
@@ -85,20 +90,52 @@ int sock_repair_enter(struct sock_state *st, int fd)
 			return r;
 		}
 	}
+	st->guard->slot->repair = repair;
 	st->guard->slot->reuse = sock_int(fd, SOL_SOCKET, SO_REUSEADDR);
+	st->guard->slot->peek = sock_int(fd, SOL_SOCKET, SO_PEEK_OFF);
 	st->guard->slot->fd = fd;
-	r = sock_tcp_set(fd, TCP_REPAIR, SOCK_REPAIR_ON);
-	if (r)
-		st->guard->slot->fd = -1;
+	return 0;
+}
+
+int sock_repair_enter(struct sock_state *st, int fd)
+{
+	int r = guard(st, fd, true);
+
+	if (!r && st->guard->slot->peek >= 0)
+		r = sock_put_back(fd, SOL_SOCKET, SO_PEEK_OFF, -1);
+	if (!r) {
+		r = sock_tcp_set(fd, TCP_REPAIR, SOCK_REPAIR_ON);
+		if (!r)
+			return 0;
+		/* it is not in the mode, and not to be taken out of it */
+		st->guard->slot->repair = false;
+	}
+	if (st->guard)
+		(void)sock_repair_leave(st);
 	return r;
 }
 
-int sock_repair_leave(struct sock_state *st, int fd)
+int sock_repair_leave(struct sock_state *st)
 {
-	int r = leave(fd, st->guard->slot->reuse);
+	int r = leave(st->guard->slot);
 
 	st->guard->slot->fd = -1;
 	return r;
+}
+
+ssize_t sock_tcp_peek(struct sock_state *st, int fd, void *buf, size_t size)
+{
+	bool moves = sock_int(fd, SOL_SOCKET, SO_PEEK_OFF) >= 0;
+	int r = moves ? guard(st, fd, false) : 0;
+	ssize_t got;
+
+	if (!r && moves)
+		r = sock_put_back(fd, SOL_SOCKET, SO_PEEK_OFF, -1);
+	got = r ? r : recv(fd, buf, size, MSG_PEEK | MSG_DONTWAIT);
+	got = got < 0 && !r ? -errno : got;
+	if (moves && st->guard)
+		r = sock_repair_leave(st);
+	return got >= 0 && r ? r : got;
 }
 
 void sock_guard_stop(struct sock_state *st)

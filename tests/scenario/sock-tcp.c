@@ -2,7 +2,7 @@
 /*
  * TCP connections with both ends in the tree, within a process and between two: with data
  * that waits at either end, with a full window, half-closed, closed at one end, of IPv6 and
- * IPv4 in IPv6, to listening sockets with and without SO_REUSEADDR.
+ * IPv4 in IPv6, to listening sockets with and without SO_REUSEADDR; with SO_PEEK_OFF.
  *
  * How much of a stream is at which end is up to the kernel:
  * test: ignore=fds [0-9]+ socket queued: [0-9]+ -> [0-9]+
@@ -175,6 +175,28 @@ static int state_of(int fd)
 	return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &ti, &len) ? -1 : ti.tcpi_state;
 }
 
+/* What MSG_PEEK sees next; kernels before 6.9 have none for TCP. */
+static int set_peek(int fd, int off)
+{
+	return setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &off, sizeof(off));
+}
+
+static void check_peek(int fd)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+	socklen_t len = sizeof(int);
+	char buf[16] = "";
+	int off = -1;
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &off, &len))
+		return;
+	CHECK(off == 3, "SO_PEEK_OFF is %d", off);
+	CHECK(poll(&p, 1, 10000) == 1 &&
+		      recv(fd, buf, sizeof(buf), MSG_PEEK | MSG_DONTWAIT) == 10 &&
+		      !strcmp(buf, "the server"),
+	      "MSG_PEEK at %d sees %s", off, buf);
+}
+
 static void make(void)
 {
 	round_of++;
@@ -182,6 +204,7 @@ static void make(void)
 		connect_through(&links[i], listener, AF_INET);
 	put(links[DATA].client, "to the server");
 	put(links[DATA].server, "to the client");
+	(void)set_peek(links[DATA].server, 3);
 	fill_window();
 	put(links[HALF].client, "last words");
 	MUST(shutdown(links[HALF].client, SHUT_WR));
@@ -266,6 +289,7 @@ static void check(void)
 
 	check_names();
 	check_options();
+	check_peek(links[DATA].server);
 	get(links[DATA].server, "to the server", "data");
 	get(links[DATA].client, "to the client", "data");
 	empty_window();
