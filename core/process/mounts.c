@@ -121,11 +121,12 @@ static int go_and_look(struct ckpt_run *run, struct mount_table *t, const struct
 {
 	CKPT_AUTO_FD int proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	CKPT_AUTO_FD int root = -1, info = -1;
-	struct ckpt_ns_place place = { .ns = { [CKPT_NS_MNT] = ns->own ? NULL : ns } };
+	const struct ckpt_ns_place place = { .ns = { [CKPT_NS_MNT] = ns } };
 	struct look l = { proc, -1, -1 };
 	char *text = NULL;
 	uint32_t id;
-	int r = ckpt_ns_run(run, &place, look, &l, err);
+	/* a helper costs ten times what it does */
+	int r = ns->own ? look(&l, err) : ckpt_ns_run(run, &place, look, &l, err);
 
 	root = l.root;
 	info = l.info;

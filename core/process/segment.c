@@ -292,28 +292,39 @@ bool same_gadgets(int memfd, const char *maps, const struct gadgets *g)
 	       holds(memfd, maps, g->sigreturn, "\xb8\x0f\0\0\0\x0f\x05", 7);
 }
 
+/* chunks overlap, so that no instruction hides across a border */
+static void search_mapping(int memfd, uint64_t start, uint64_t end, uint8_t *buf, struct gadgets *g)
+{
+	for (uint64_t at = start; at < end && !complete(g); at += TEXT_CHUNK - 16) {
+		size_t want = end - at < TEXT_CHUNK ? end - at : TEXT_CHUNK;
+		ssize_t n = pread(memfd, buf, want, (off_t)at);
+
+		if (n <= 0)
+			break;
+		search_text(buf, (size_t)n, at, g);
+	}
+}
+
+/*
+ * From the last mapping to the first: the dynamic linker, whose text is small and has both, is the
+ * last, and code that a program makes for itself comes before what it was started with.
+ */
 int find_gadgets(int memfd, const char *maps, struct gadgets *g, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE uint8_t *buf = malloc(TEXT_CHUNK);
-	uint64_t start, end, at;
-	char perms[5];
-	const char *p = maps, *line;
 
 	memset(g, 0, sizeof(*g));
 	if (!buf)
 		return ckpt_fail_sys(err, ENOMEM, "search in the task's text");
-	for (line = p; !complete(g) && (p = next_map(line, &start, &end, perms)); line = p) {
-		if (perms[0] != 'r' || perms[2] != 'x' || start >= TASK_TOP)
-			continue;
-		/* chunks overlap, so that no instruction hides across a border */
-		for (at = start; at < end && !complete(g); at += TEXT_CHUNK - 16) {
-			size_t want = end - at < TEXT_CHUNK ? end - at : TEXT_CHUNK;
-			ssize_t n = pread(memfd, buf, want, (off_t)at);
+	for (const char *line, *end = maps + strlen(maps); end > maps && !complete(g); end = line) {
+		const char *before = memrchr(maps, '\n', (size_t)(end - maps) - 1);
+		uint64_t from, to;
+		char perms[5];
 
-			if (n <= 0)
-				break;
-			search_text(buf, (size_t)n, at, g);
-		}
+		line = before ? before + 1 : maps;
+		if (next_map(line, &from, &to, perms) && perms[0] == 'r' && perms[2] == 'x' &&
+		    from < TASK_TOP)
+			search_mapping(memfd, from, to, buf, g);
 	}
 	if (complete(g))
 		return 0;

@@ -35,6 +35,7 @@ struct cgroup_made {
 struct cgroup_state {
 	struct cgroup_hierarchy hierarchies[CGROUP_MAX_HIERARCHIES];
 	size_t n_hierarchies;
+	char *mounts;		     /* mountinfo, once it was needed */
 	struct cgroup_group *groups; /* ids are index + 1 */
 	size_t n_groups;
 	struct cgroup_made *made; /* restore: in this order */

@@ -147,6 +147,21 @@ static int open_root(const struct cgroup_hierarchy *h, const char *path)
 								       : -ENOENT;
 }
 
+/* Read once: with ten hierarchies, reading it took as long as all that is done with it. */
+static int load_mounts(struct cgroup_state *st, struct ckpt_error *err)
+{
+	CKPT_AUTO_FILE FILE *f = st->mounts ? NULL : fopen("/proc/self/mountinfo", "re");
+	CKPT_AUTO_FREE char *text = NULL;
+	size_t cap = 0;
+
+	if (st->mounts)
+		return 0;
+	if (!f || getdelim(&text, &cap, 0, f) < 0)
+		return ckpt_fail_sys(err, f ? EIO : errno, "/proc/self/mountinfo");
+	st->mounts = ckpt_steal_ptr(&text);
+	return 0;
+}
+
 /*
  * By a mount that is there. Mounting version 2 once more would take the options
  * of the machine's own mount away (nsdelegate).
@@ -154,24 +169,20 @@ static int open_root(const struct cgroup_hierarchy *h, const char *path)
 int cgroup_root(struct cgroup_state *st, size_t i, struct ckpt_error *err)
 {
 	struct cgroup_hierarchy *h = &st->hierarchies[i];
-	CKPT_AUTO_FILE FILE *f = NULL;
-	CKPT_AUTO_FREE char *line = NULL;
-	size_t cap = 0;
+	int r = h->root >= 0 ? 0 : load_mounts(st, err);
 
-	if (h->root >= 0)
-		return h->root;
-	f = fopen("/proc/self/mountinfo", "re");
-	while (f && getline(&line, &cap, f) > 0) {
-		const char *at = mounted_at(h, line);
-		int root = at ? open_root(h, at) : -ENOENT;
+	if (h->root >= 0 || r < 0)
+		return r < 0 ? r : h->root;
+	for (const char *p = st->mounts; *p; p += strcspn(p, "\n"), p += *p == '\n') {
+		CKPT_AUTO_FREE char *line = strndup(p, strcspn(p, "\n"));
+		char *at = line ? mounted_at(h, line) : NULL;
+		int root = at ? open_root(h, at) : line ? -ENOENT : -ENOMEM;
 
 		if (root >= 0)
 			return h->root = root;
 		if (root != -ENOENT && root != -ENOTDIR && root != -EACCES)
-			return ckpt_fail_sys(err, root, "%s", at);
+			return ckpt_fail_sys(err, root, "%s", at ? at : "/proc/self/mountinfo");
 	}
-	if (!f || ferror(f))
-		return ckpt_fail_sys(err, f ? EIO : errno, "/proc/self/mountinfo");
 	ckpt_fail(err, ENOENT, "control groups of \"%s\" are not mounted here",
 		  *h->name ? h->name : "version 2");
 	return ckpt_hint(err, "mount the hierarchy where ckpt sees it, below /sys/fs/cgroup");

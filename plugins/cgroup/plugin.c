@@ -122,6 +122,7 @@ void cgroup_state_free(void *state)
 		free(st->groups[i].path);
 	free(st->groups);
 	free(st->made);
+	free(st->mounts);
 	free(st);
 }
 

@@ -113,7 +113,9 @@ int ipc_look_for_mqueues(struct ckpt_run *run, const struct ckpt_ns *ns, struct 
 {
 	struct look l = { ipc_state(run, err), ns };
 
-	return l.st ? ipc_in(run, ns, look, &l, err) : -ENOMEM;
+	if (!l.st)
+		return -ENOMEM;
+	return ns->own ? look(&l, err) : ipc_in(run, ns, look, &l, err);
 }
 
 /* ---- what cannot be saved -------------------------------------------------------------------- */

@@ -98,7 +98,7 @@ int ipc_look(struct ckpt_run *run, struct ckpt_error *err)
 		struct look l = { st, ckpt_ns_at(run, st->looked), false };
 
 		if (l.ns->type == CKPT_NS_IPC)
-			r = ipc_in(run, l.ns, look, &l, err);
+			r = l.ns->own ? look(&l, err) : ipc_in(run, l.ns, look, &l, err);
 		if (r == 0 && l.ns->type == CKPT_NS_IPC)
 			r = ipc_look_for_mqueues(run, l.ns, err);
 	}
