@@ -11,6 +11,9 @@
 #include <linux/if_addr.h>
 #include <linux/neighbour.h>
 #include <linux/rtnetlink.h>
+#include <netlink/attr.h>
+#include <netlink/msg.h>
+#include <netlink/netlink.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -433,7 +436,7 @@ static int send_entry(struct net_job *job, int type, int flags, const Ckpt__Net_
 	memcpy(header, e->header.data, e->header.len);
 	if (header[0] == AF_BRIDGE)
 		aim(job, (struct ndmsg *)(void *)header);
-	r = msg ? nlmsg_append(msg, header, e->header.len) : -ENOMEM;
+	r = msg ? nlmsg_append(msg, header, e->header.len, NLMSG_ALIGNTO) : -NLE_NOMEM;
 	for (size_t i = 0; i < e->n_attributes && r == 0; i++)
 		r = put_attribute(msg, kind, before_up, e->attributes[i]);
 	return net_finish(job, msg, r);
@@ -450,7 +453,7 @@ static bool has(Ckpt__Net__Entry **list, size_t n, const Ckpt__Net__Entry *e)
 /* What is not as it should be after a pass. */
 struct rest {
 	size_t n;
-	int why;			  /* a negative errno, of the last one that was refused */
+	int why;			  /* libnl's number, of the last one that was refused */
 	char what[INET6_ADDRSTRLEN + 32]; /* one of them */
 };
 

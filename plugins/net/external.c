@@ -9,6 +9,8 @@
 #include <linux/if_link.h>
 #include <linux/rtnetlink.h>
 #include <linux/veth.h>
+#include <netlink/attr.h>
+#include <netlink/msg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -182,7 +184,8 @@ static int put_host(struct nl_msg *msg, const Ckpt__Net__Link *l, const struct c
 {
 	const struct ifinfomsg info = { .ifi_index = 0 };
 	struct nlattr *peer = nla_nest_start(msg, VETH_INFO_PEER);
-	int r = peer ? nlmsg_append(msg, &info, sizeof(info)) : -ENOMEM;
+	int r = peer ? nlmsg_append(msg, (void *)(uintptr_t)&info, sizeof(info), NLMSG_ALIGNTO)
+		     : -NLE_NOMEM;
 
 	if (r == 0)
 		r = put_end(msg, l->host_name[0] ? l->host_name : "veth%d", &l->host_address);
@@ -195,16 +198,16 @@ static int put_pair(struct nl_msg *msg, const Ckpt__Net__Link *l, const struct c
 {
 	const struct ifinfomsg info = { .ifi_index = (int)l->index };
 	struct nlattr *kind, *data;
-	int r = nlmsg_append(msg, &info, sizeof(info));
+	int r = nlmsg_append(msg, (void *)(uintptr_t)&info, sizeof(info), NLMSG_ALIGNTO);
 
 	if (r == 0)
 		r = put_end(msg, l->name, &l->address);
 	if (r == 0)
 		r = net_put_all(msg, l->birth, l->n_birth);
 	kind = r == 0 ? nla_nest_start(msg, IFLA_LINKINFO) : NULL;
-	r = kind ? nla_put_string(msg, IFLA_INFO_KIND, "veth") : -ENOMEM;
+	r = kind ? nla_put_string(msg, IFLA_INFO_KIND, "veth") : -NLE_NOMEM;
 	data = r == 0 ? nla_nest_start(msg, IFLA_INFO_DATA) : NULL;
-	r = data ? put_host(msg, l, own) : -ENOMEM;
+	r = data ? put_host(msg, l, own) : -NLE_NOMEM;
 	if (r < 0)
 		return r;
 	nla_nest_end(msg, data);
@@ -218,20 +221,21 @@ static int put_pair(struct nl_msg *msg, const Ckpt__Net__Link *l, const struct c
 int net_external_make(struct net_job *job, const Ckpt__Net__Link *l, struct ckpt_error *err)
 {
 	const struct ckpt_ns *own = ckpt_ns_own(job->run, CKPT_NS_NET);
-	int r = -EEXIST;
+	int r = -NLE_EXIST;
 
-	for (int i = 0; i < PATIENCE && r == -EEXIST; i++) {
+	for (int i = 0; i < PATIENCE && r == -NLE_EXIST; i++) {
 		struct nl_msg *msg = nlmsg_alloc_simple(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL);
 
 		if (i)
 			usleep(PAUSE_US);
-		r = net_finish(job, msg, msg ? put_pair(msg, l, own) : -ENOMEM);
+		r = net_finish(job, msg, msg ? put_pair(msg, l, own) : -NLE_NOMEM);
 	}
 	if (r == 0)
 		return 0;
 	ckpt_fail(err, EIO, "link %s with %s outside: %s", l->name, l->host_name, nl_geterror(r));
-	return r == -EEXIST ? ckpt_hint(err, "a link of that name is in ckpt's network namespace")
-			    : -EIO;
+	return r == -NLE_EXIST
+		       ? ckpt_hint(err, "a link of that name is in ckpt's network namespace")
+		       : -EIO;
 }
 
 /* One end outside: up, or a port of what it is to be. */
@@ -247,7 +251,8 @@ static int set_host(struct net_job *job, struct ckpt_error *err)
 					.ifi_flags = IFF_UP,
 					.ifi_change = IFF_UP };
 	struct nl_msg *msg = nlmsg_alloc_simple(RTM_SETLINK, 0);
-	int r = msg ? nlmsg_append(msg, &info, sizeof(info)) : -ENOMEM;
+	int r = msg ? nlmsg_append(msg, (void *)(uintptr_t)&info, sizeof(info), NLMSG_ALIGNTO)
+		    : -NLE_NOMEM;
 
 	if (r == 0 && x->master)
 		r = nla_put_u32(msg, IFLA_MASTER, x->master);

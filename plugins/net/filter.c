@@ -8,6 +8,8 @@
 #include <linux/netfilter/nfnetlink.h>
 #include <linux/rtnetlink.h>
 #include <linux/xfrm.h>
+#include <netlink/attr.h>
+#include <netlink/msg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -48,11 +50,11 @@ int net_speak(struct net_job *job, int protocol,
 	int r;
 
 	job->sk = nl_socket_alloc();
-	r = job->sk ? nl_connect(job->sk, protocol) : -ENOMEM;
+	r = job->sk ? nl_connect(job->sk, protocol) : -NLE_NOMEM;
 	if (r < 0)
-		/* the kernel has no such protocol */
-		r = ckpt_fail(err, r == -EPROTONOSUPPORT ? ENOTSUP : EIO, "netlink protocol %d: %s",
-			      protocol, nl_geterror(r));
+		/* libnl's word for EPROTONOSUPPORT: the kernel has no such protocol */
+		r = ckpt_fail(err, r == -NLE_PROTO_MISMATCH ? ENOTSUP : EIO,
+			      "netlink protocol %d: %s", protocol, nl_geterror(r));
 	else
 		r = fn(job, err);
 	nl_socket_free(job->sk);
@@ -91,8 +93,7 @@ static int on_ipset(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
 
 	(void)err;
 	if (name && !x->n++)
-		snprintf(x->first, sizeof(x->first), "%.*s", nla_len(name),
-			 (const char *)nla_data(name));
+		nla_strlcpy(x->first, name, sizeof(x->first));
 	return 0;
 }
 

@@ -3,6 +3,8 @@
 #include <linux/if_link.h>
 #include <linux/rtnetlink.h>
 #include <linux/veth.h>
+#include <netlink/attr.h>
+#include <netlink/msg.h>
 #include <string.h>
 
 #include "net.h"
@@ -26,7 +28,8 @@ static int put_peer(struct nl_msg *msg, const Ckpt__Net__Link *l, const struct c
 {
 	const struct ifinfomsg info = { .ifi_index = (int)l->index };
 	struct nlattr *peer = nla_nest_start(msg, VETH_INFO_PEER);
-	int r = peer ? nlmsg_append(msg, &info, sizeof(info)) : -ENOMEM;
+	int r = peer ? nlmsg_append(msg, (void *)(uintptr_t)&info, sizeof(info), NLMSG_ALIGNTO)
+		     : -NLE_NOMEM;
 
 	if (r == 0)
 		r = put_end(msg, l);
@@ -40,14 +43,14 @@ static int put_pair(struct nl_msg *msg, const Ckpt__Net__Link *l, const Ckpt__Ne
 {
 	const struct ifinfomsg info = { .ifi_index = (int)l->index };
 	struct nlattr *kind, *data;
-	int r = nlmsg_append(msg, &info, sizeof(info));
+	int r = nlmsg_append(msg, (void *)(uintptr_t)&info, sizeof(info), NLMSG_ALIGNTO);
 
 	if (r == 0)
 		r = put_end(msg, l);
 	kind = r == 0 ? nla_nest_start(msg, IFLA_LINKINFO) : NULL;
-	r = kind ? nla_put_string(msg, IFLA_INFO_KIND, l->kind) : -ENOMEM;
+	r = kind ? nla_put_string(msg, IFLA_INFO_KIND, l->kind) : -NLE_NOMEM;
 	data = r == 0 ? nla_nest_start(msg, IFLA_INFO_DATA) : NULL;
-	r = data ? put_peer(msg, peer, where) : -ENOMEM;
+	r = data ? put_peer(msg, peer, where) : -NLE_NOMEM;
 	if (r < 0)
 		return r;
 	nla_nest_end(msg, data);
@@ -60,7 +63,7 @@ static int make_pair(struct net_job *job, const Ckpt__Net__Link *l, struct ckpt_
 	const Ckpt__Net__Network *net = ckpt_record_need(job->run, "net.network", l->peer_ns, err);
 	const Ckpt__Net__Link *peer = net ? net_link(net, l->peer) : NULL;
 	struct nl_msg *msg = nlmsg_alloc_simple(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL);
-	int r = net_finish(job, msg, msg && peer ? put_pair(msg, l, peer, where) : -ENOMEM);
+	int r = net_finish(job, msg, msg && peer ? put_pair(msg, l, peer, where) : -NLE_NOMEM);
 
 	return r < 0 ? ckpt_fail(err, EIO, "link %s: %s", l->name, nl_geterror(r)) : 0;
 }
@@ -72,7 +75,7 @@ static int put_settings(struct nl_msg *msg, const Ckpt__Net__Link *l)
 		.ifi_flags = l->flags,
 		.ifi_change = NET_LINK_FLAGS,
 	};
-	int r = nlmsg_append(msg, &info, sizeof(info));
+	int r = nlmsg_append(msg, (void *)(uintptr_t)&info, sizeof(info), NLMSG_ALIGNTO);
 
 	if (r == 0)
 		r = nla_put_u32(msg, IFLA_MTU, l->mtu);
@@ -91,7 +94,7 @@ static int put_settings_of(struct nl_msg *msg, int nest, Ckpt__Net__Attribute *c
 			   size_t n)
 {
 	struct nlattr *data = nla_nest_start(msg, nest);
-	int r = data ? net_put_all(msg, list, n) : -ENOMEM;
+	int r = data ? net_put_all(msg, list, n) : -NLE_NOMEM;
 
 	return r < 0 ? r : nla_nest_end(msg, data);
 }
@@ -101,12 +104,12 @@ static int put_single(struct nl_msg *msg, const Ckpt__Net__Link *l)
 {
 	const struct ifinfomsg info = { .ifi_index = (int)l->index };
 	struct nlattr *kind;
-	int r = nlmsg_append(msg, &info, sizeof(info));
+	int r = nlmsg_append(msg, (void *)(uintptr_t)&info, sizeof(info), NLMSG_ALIGNTO);
 
 	if (r == 0)
 		r = put_end(msg, l);
 	kind = r == 0 ? nla_nest_start(msg, IFLA_LINKINFO) : NULL;
-	r = kind ? nla_put_string(msg, IFLA_INFO_KIND, l->kind) : -ENOMEM;
+	r = kind ? nla_put_string(msg, IFLA_INFO_KIND, l->kind) : -NLE_NOMEM;
 	if (r == 0 && l->n_data)
 		r = put_settings_of(msg, IFLA_INFO_DATA, l->data, l->n_data);
 	return r < 0 ? r : nla_nest_end(msg, kind);
@@ -115,7 +118,7 @@ static int put_single(struct nl_msg *msg, const Ckpt__Net__Link *l)
 static int make_single(struct net_job *job, const Ckpt__Net__Link *l, struct ckpt_error *err)
 {
 	struct nl_msg *msg = nlmsg_alloc_simple(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL);
-	int r = net_finish(job, msg, msg ? put_single(msg, l) : -ENOMEM);
+	int r = net_finish(job, msg, msg ? put_single(msg, l) : -NLE_NOMEM);
 
 	return r < 0 ? ckpt_fail(err, EIO, "link %s (%s): %s", l->name, l->kind, nl_geterror(r))
 		     : 0;
@@ -126,10 +129,10 @@ static int put_port(struct nl_msg *msg, const Ckpt__Net__Link *l)
 {
 	const struct ifinfomsg info = { .ifi_index = (int)l->index };
 	struct nlattr *kind;
-	int r = nlmsg_append(msg, &info, sizeof(info));
+	int r = nlmsg_append(msg, (void *)(uintptr_t)&info, sizeof(info), NLMSG_ALIGNTO);
 
 	kind = r == 0 ? nla_nest_start(msg, IFLA_LINKINFO) : NULL;
-	r = kind ? nla_put_string(msg, IFLA_INFO_SLAVE_KIND, "bridge") : -ENOMEM;
+	r = kind ? nla_put_string(msg, IFLA_INFO_SLAVE_KIND, "bridge") : -NLE_NOMEM;
 	if (r == 0)
 		r = put_settings_of(msg, IFLA_INFO_SLAVE_DATA, l->port, l->n_port);
 	return r < 0 ? r : nla_nest_end(msg, kind);
@@ -139,7 +142,7 @@ static int set_port(struct net_job *job, const Ckpt__Net__Link *l)
 {
 	struct nl_msg *msg = nlmsg_alloc_simple(RTM_NEWLINK, 0);
 
-	return net_finish(job, msg, msg ? put_port(msg, l) : -ENOMEM);
+	return net_finish(job, msg, msg ? put_port(msg, l) : -NLE_NOMEM);
 }
 
 int net_links_make(struct net_job *job, struct ckpt_error *err)
@@ -164,7 +167,7 @@ int net_links_make(struct net_job *job, struct ckpt_error *err)
 static int put_own(struct nl_msg *msg, const Ckpt__Net__Link *l)
 {
 	const struct ifinfomsg info = { .ifi_index = (int)l->index };
-	int r = nlmsg_append(msg, &info, sizeof(info));
+	int r = nlmsg_append(msg, (void *)(uintptr_t)&info, sizeof(info), NLMSG_ALIGNTO);
 
 	return r < 0 ? r : net_put_all(msg, l->own, l->n_own);
 }
@@ -175,7 +178,7 @@ static int set_own(struct net_job *job, struct ckpt_error *err)
 	for (size_t i = 0; i < job->net->n_links; i++) {
 		const Ckpt__Net__Link *l = job->net->links[i];
 		struct nl_msg *msg = l->n_own ? nlmsg_alloc_simple(RTM_SETLINK, 0) : NULL;
-		int r = l->n_own ? net_finish(job, msg, msg ? put_own(msg, l) : -ENOMEM) : 0;
+		int r = l->n_own ? net_finish(job, msg, msg ? put_own(msg, l) : -NLE_NOMEM) : 0;
 
 		if (r < 0)
 			return ckpt_fail(err, EIO, "link %s: %s", l->name, nl_geterror(r));
@@ -188,7 +191,7 @@ int net_links_up(struct net_job *job, struct ckpt_error *err)
 	for (size_t i = 0; i < job->net->n_links; i++) {
 		const Ckpt__Net__Link *l = job->net->links[i];
 		struct nl_msg *msg = nlmsg_alloc_simple(RTM_SETLINK, 0);
-		int r = net_finish(job, msg, msg ? put_settings(msg, l) : -ENOMEM);
+		int r = net_finish(job, msg, msg ? put_settings(msg, l) : -NLE_NOMEM);
 
 		if (r == 0 && l->n_port)
 			r = set_port(job, l);

@@ -4,6 +4,8 @@
 #include <linux/if_link.h>
 #include <linux/net_namespace.h>
 #include <linux/rtnetlink.h>
+#include <netlink/attr.h>
+#include <netlink/msg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,7 +160,7 @@ static int read_kind(struct net_job *job, Ckpt__Net__Link *l, const struct ifinf
 	const char *master;
 
 	if (at[IFLA_LINKINFO])
-		nla_parse_nested(in, IFLA_INFO_MAX, at[IFLA_LINKINFO]);
+		nla_parse_nested(in, IFLA_INFO_MAX, at[IFLA_LINKINFO], NULL);
 	if (in[IFLA_INFO_KIND])
 		l->kind = copy_text(in[IFLA_INFO_KIND]);
 	else
@@ -181,7 +183,7 @@ static bool has_xdp(struct nlattr *xdp)
 	struct nlattr *in[IFLA_XDP_MAX + 1] = { 0 };
 
 	if (xdp)
-		nla_parse_nested(in, IFLA_XDP_MAX, xdp);
+		nla_parse_nested(in, IFLA_XDP_MAX, xdp, NULL);
 	return in[IFLA_XDP_ATTACHED] && nla_get_u8(in[IFLA_XDP_ATTACHED]) != XDP_ATTACHED_NONE;
 }
 
@@ -197,7 +199,7 @@ static int on_link(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
 		return -ENOMEM;
 	}
 	ckpt__net__link__init(l);
-	nlmsg_parse(h, sizeof(*info), at, LAST_ATTRIBUTE);
+	nlmsg_parse(h, sizeof(*info), at, LAST_ATTRIBUTE, NULL);
 	l->index = (uint32_t)info->ifi_index;
 	l->flags = info->ifi_flags & NET_LINK_FLAGS;
 	l->mtu = number(at[IFLA_MTU]);
@@ -218,29 +220,25 @@ static int on_link(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
 	return 0;
 }
 
-static int on_nsid(struct nlmsghdr *h, void *arg)
-{
-	struct nlattr *id = nlmsg_find_attr(h, sizeof(struct rtgenmsg), NETNSA_NSID);
-	int *found = arg;
-
-	if (h->nlmsg_type == RTM_NEWNSID && id)
-		*found = (int)nla_get_u32(id);
-	return 0;
-}
-
 /* The number under which another namespace is known here, or -1. */
 static int nsid_of(struct net_job *job, int fd)
 {
 	const struct rtgenmsg gen = { .rtgen_family = AF_UNSPEC };
 	struct nl_msg *msg = nlmsg_alloc_simple(RTM_GETNSID, 0);
-	int id = -1;
+	struct nlattr *at[NETNSA_MAX + 1] = { 0 };
+	CKPT_AUTO_FREE struct nlmsghdr *answer = NULL;
+	struct sockaddr_nl from;
+	int r = -1;
 
-	if (!msg || nlmsg_append(msg, &gen, sizeof(gen)) < 0 ||
-	    nla_put_u32(msg, NETNSA_FD, (uint32_t)fd) < 0) {
-		nlmsg_free(msg);
+	if (msg && nlmsg_append(msg, (void *)(uintptr_t)&gen, sizeof(gen), NLMSG_ALIGNTO) == 0 &&
+	    nla_put_u32(msg, NETNSA_FD, (uint32_t)fd) == 0 && nl_send_auto(job->sk, msg) >= 0)
+		r = nl_recv(job->sk, &from, (unsigned char **)&answer, NULL);
+	nlmsg_free(msg);
+	/* an error is all there is; an answer is followed by the acknowledgement */
+	if (r <= 0 || answer->nlmsg_type != RTM_NEWNSID || nl_wait_for_ack(job->sk) < 0)
 		return -1;
-	}
-	return nl_request(job->sk, msg, on_nsid, &id) < 0 ? -1 : id;
+	nlmsg_parse(answer, sizeof(gen), at, NETNSA_MAX, NULL);
+	return at[NETNSA_NSID] ? (int)nla_get_u32(at[NETNSA_NSID]) : -1;
 }
 
 /* Which namespace of the tree is it? 0: none. */

@@ -4,13 +4,14 @@
 #define CKPT_NET_NET_H
 
 #include <linux/if.h>
+#include <netlink/attr.h>
+#include <netlink/netlink.h>
 
 #include <ckpt/fd.h>
 #include <ckpt/ns.h>
 #include <ckpt/plugin.h>
 
 #include "net.pb-c.h"
-#include "nl.h"
 
 enum { NET_REC_NETWORK = 1, NET_REC_TUN_END = 2 };
 
@@ -62,10 +63,10 @@ int net_dump(struct net_job *job, const struct net_request *q,
 	     struct ckpt_error *err);
 /*
  * A message that was built with the result `built` is sent, and its answer waited for, unless
- * building failed; freed in any case. 0 or a negative errno, without an error text.
+ * building failed; freed in any case. 0 or a negative NLE_ number of libnl.
  */
 int net_finish(struct net_job *job, struct nl_msg *msg, int built);
-/* All of a list of attributes. 0 or a negative errno, without an error text. */
+/* All of a list of attributes. 0 or a negative NLE_ number. */
 int net_put_all(struct nl_msg *msg, Ckpt__Net__Attribute *const *list, size_t n);
 
 /* A further pointer at the end of a message's list. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Talking to rtnetlink from inside a namespace. */
-#include <errno.h>
+/* Talking to rtnetlink from inside a namespace, by libnl. */
+#include <netlink/attr.h>
+#include <netlink/msg.h>
 #include <stdlib.h>
 
 #include "net.h"
@@ -44,12 +45,13 @@ struct walk {
 	int result;
 };
 
-static int on_message(struct nlmsghdr *h, void *arg)
+static int on_message(struct nl_msg *msg, void *arg)
 {
 	struct walk *w = arg;
 
-	w->result = w->each(h, w->arg, w->err);
-	return w->result;
+	if (w->result == 0)
+		w->result = w->each(nlmsg_hdr(msg), w->arg, w->err);
+	return NL_OK;
 }
 
 int net_dump(struct net_job *job, const struct net_request *q,
@@ -57,18 +59,23 @@ int net_dump(struct net_job *job, const struct net_request *q,
 	     struct ckpt_error *err)
 {
 	struct walk w = { each, arg, err, 0 };
+	struct nl_cb *cb = nl_cb_alloc(NL_CB_DEFAULT);
 	struct nl_msg *msg = nlmsg_alloc_simple(q->type, NLM_F_DUMP | q->flags);
-	int r = msg ? nlmsg_append(msg, q->header, q->header_len) : -ENOMEM;
+	int r = -NLE_NOMEM;
 
-	if (r < 0)
-		nlmsg_free(msg);
-	else
-		r = nl_request(job->sk, msg, on_message, &w);
+	if (cb && msg && nlmsg_append(msg, (void *)(uintptr_t)q->header, q->header_len, 0) == 0) {
+		nl_cb_set(cb, NL_CB_VALID, NL_CB_CUSTOM, on_message, &w);
+		r = nl_send_auto(job->sk, msg);
+		if (r >= 0)
+			r = nl_recvmsgs(job->sk, cb);
+	}
+	nlmsg_free(msg);
+	nl_cb_put(cb);
 	if (w.result < 0)
 		return w.result;
 	if (r < 0)
 		/* these are how a part of the kernel answers that is not there */
-		return ckpt_fail(err, r == -EOPNOTSUPP || r == -EINVAL ? ENOTSUP : EIO,
+		return ckpt_fail(err, r == -NLE_OPNOTSUPP || r == -NLE_INVAL ? ENOTSUP : EIO,
 				 "netlink request %d: %s", q->type, nl_geterror(r));
 	return 0;
 }
@@ -76,7 +83,7 @@ int net_dump(struct net_job *job, const struct net_request *q,
 int net_finish(struct net_job *job, struct nl_msg *msg, int built)
 {
 	if (built == 0)
-		return nl_request(job->sk, msg, NULL, NULL);
+		return nl_send_sync(job->sk, msg);
 	nlmsg_free(msg);
 	return built;
 }

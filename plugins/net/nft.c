@@ -9,6 +9,8 @@
 #include <endian.h>
 #include <linux/netfilter/nf_tables.h>
 #include <linux/netfilter/nfnetlink.h>
+#include <netlink/attr.h>
+#include <netlink/msg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -583,13 +585,14 @@ static int answers(const struct batch *b, int fd, struct ckpt_error *err)
 
 	for (;;) {
 		ssize_t len = recv(fd, buf, sizeof(buf), MSG_DONTWAIT);
-		ssize_t left = len;
+		int left = (int)len;
 
 		if (len < 0)
 			return errno == EAGAIN || r < 0
 				       ? r
 				       : ckpt_fail_sys(err, errno, "nftables: the answer");
-		for (struct nlmsghdr *h = (void *)buf; NLMSG_OK(h, left); h = NLMSG_NEXT(h, left)) {
+		for (struct nlmsghdr *h = (void *)buf; nlmsg_ok(h, left);
+		     h = nlmsg_next(h, &left)) {
 			const struct nlmsgerr *e = nlmsg_data(h);
 			char what[96];
 

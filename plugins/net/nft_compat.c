@@ -7,6 +7,7 @@
 #include <arpa/inet.h>
 #include <linux/netfilter/nf_tables.h>
 #include <linux/netfilter/nf_tables_compat.h>
+#include <netlink/attr.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,7 +40,7 @@ static bool loads_meta(struct nlattr *data)
 {
 	struct nlattr *in[NFTA_META_MAX + 1] = { 0 };
 
-	nla_parse_nested(in, NFTA_META_MAX, data);
+	nla_parse_nested(in, NFTA_META_MAX, data, NULL);
 	return in[NFTA_META_DREG] && number(in[NFTA_META_KEY]) == NFT_META_L4PROTO;
 }
 
@@ -48,7 +49,7 @@ static bool loads_payload(struct nlattr *data)
 	struct nlattr *in[NFTA_PAYLOAD_MAX + 1] = { 0 };
 	uint32_t offset;
 
-	nla_parse_nested(in, NFTA_PAYLOAD_MAX, data);
+	nla_parse_nested(in, NFTA_PAYLOAD_MAX, data, NULL);
 	offset = number(in[NFTA_PAYLOAD_OFFSET]);
 	return in[NFTA_PAYLOAD_DREG] &&
 	       number(in[NFTA_PAYLOAD_BASE]) == NFT_PAYLOAD_NETWORK_HEADER &&
@@ -60,9 +61,9 @@ static void take_compare(struct looking *x, struct nlattr *data)
 {
 	struct nlattr *in[NFTA_CMP_MAX + 1] = { 0 }, *value[NFTA_DATA_MAX + 1] = { 0 };
 
-	nla_parse_nested(in, NFTA_CMP_MAX, data);
+	nla_parse_nested(in, NFTA_CMP_MAX, data, NULL);
 	if (in[NFTA_CMP_DATA])
-		nla_parse_nested(value, NFTA_DATA_MAX, in[NFTA_CMP_DATA]);
+		nla_parse_nested(value, NFTA_DATA_MAX, in[NFTA_CMP_DATA], NULL);
 	if (!value[NFTA_DATA_VALUE] || nla_len(value[NFTA_DATA_VALUE]) != 1)
 		return;
 	x->found = true;
@@ -75,7 +76,7 @@ static void look_at(struct looking *x, struct nlattr *expression)
 	struct nlattr *in[NFTA_EXPR_MAX + 1] = { 0 };
 	struct nlattr *name;
 
-	nla_parse_nested(in, NFTA_EXPR_MAX, expression);
+	nla_parse_nested(in, NFTA_EXPR_MAX, expression, NULL);
 	name = in[NFTA_EXPR_NAME];
 	x->old |= says(name, "match") || says(name, "target");
 	if (!in[NFTA_EXPR_DATA])
@@ -145,12 +146,12 @@ static const char *stateful(struct nlattr *expression)
 	struct nlattr *in[NFTA_EXPR_MAX + 1] = { 0 }, *data[NFTA_MATCH_MAX + 1] = { 0 }, *name;
 	bool match, good;
 
-	nla_parse_nested(in, NFTA_EXPR_MAX, expression);
+	nla_parse_nested(in, NFTA_EXPR_MAX, expression, NULL);
 	match = says(in[NFTA_EXPR_NAME], "match");
 	if (!in[NFTA_EXPR_DATA] || (!match && !says(in[NFTA_EXPR_NAME], "target")))
 		return NULL;
 	/* a target's attributes have the same numbers */
-	nla_parse_nested(data, NFTA_MATCH_MAX, in[NFTA_EXPR_DATA]);
+	nla_parse_nested(data, NFTA_MATCH_MAX, in[NFTA_EXPR_DATA], NULL);
 	name = data[NFTA_MATCH_NAME];
 	good = match ? is_in(name, matches, CKPT_ARRAY_SIZE(matches))
 		     : is_in(name, targets, CKPT_ARRAY_SIZE(targets)) &&
@@ -202,7 +203,7 @@ static int count_expressions(struct counting *x, struct nlattr *list)
 	{
 		struct nlattr *in[NFTA_EXPR_MAX + 1] = { 0 };
 
-		nla_parse_nested(in, NFTA_EXPR_MAX, at);
+		nla_parse_nested(in, NFTA_EXPR_MAX, at, NULL);
 		if (in[NFTA_EXPR_DATA] && r == 0 && says(in[NFTA_EXPR_NAME], "counter"))
 			r = count_in(x, in[NFTA_EXPR_DATA]);
 	}

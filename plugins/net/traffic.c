@@ -5,6 +5,8 @@
  */
 #include <linux/pkt_sched.h>
 #include <linux/rtnetlink.h>
+#include <netlink/attr.h>
+#include <netlink/msg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,7 +106,7 @@ static int on_one(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
 	struct nlattr *at[TCA_MAX + 1] = { 0 };
 	const char *kind;
 
-	nlmsg_parse(h, sizeof(*tc), at, TCA_MAX);
+	nlmsg_parse(h, sizeof(*tc), at, TCA_MAX, NULL);
 	kind = at[TCA_KIND] ? nla_data(at[TCA_KIND]) : "?";
 	if (!tc->tcm_handle || (w->is_class && strcmp(kind, CLASSFUL) != 0))
 		return 0;
@@ -270,7 +272,8 @@ static int make_one(struct net_job *job, const Ckpt__Net__Traffic *t)
 				  .tcm_parent = t->parent };
 	struct nl_msg *msg = nlmsg_alloc_simple(t->is_class ? RTM_NEWTCLASS : RTM_NEWQDISC,
 						NLM_F_CREATE | NLM_F_EXCL);
-	int r = msg ? nlmsg_append(msg, &tc, sizeof(tc)) : -ENOMEM;
+	int r = msg ? nlmsg_append(msg, (void *)(uintptr_t)&tc, sizeof(tc), NLMSG_ALIGNTO)
+		    : -NLE_NOMEM;
 
 	if (r == 0)
 		r = nla_put_string(msg, TCA_KIND, t->kind);

@@ -81,7 +81,7 @@ int net_tun_read(Ckpt__Net__Link *l, struct nlattr *data, unsigned hardware, boo
 	ckpt__net__tun__init(t);
 	l->tun = t;
 	if (data)
-		nla_parse_nested(in, IFLA_TUN_MAX, data);
+		nla_parse_nested(in, IFLA_TUN_MAX, data, NULL);
 	t->type = byte(in[IFLA_TUN_TYPE]);
 	t->pi = byte(in[IFLA_TUN_PI]);
 	t->persistent = byte(in[IFLA_TUN_PERSIST]);
