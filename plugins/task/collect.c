@@ -366,7 +366,7 @@ static int one(struct ckpt_run *run, struct ckpt_thread *th, uint32_t index,
 		rec.place = &p.place.msg;
 	}
 	p.signal_list = rec.pending;
-	return r < 0 ? r : ckpt_record_put(run, TASK_REC_THREAD, &rec.base, err);
+	return r < 0 ? r : task_hold_thread(run, th, &rec, err);
 }
 
 static int put_saved(struct ckpt_run *run, struct ckpt_error *err)
@@ -405,10 +405,9 @@ int task_collect(struct ckpt_run *run, struct ckpt_error *err)
 
 		if (t->zombie)
 			continue;
+		r = task_collect_process(run, t, err);
 		for (size_t k = 0; k < t->n_threads && r == 0; k++)
 			r = one(run, t->threads[k], (uint32_t)k, told++, err);
-		if (r == 0)
-			r = task_collect_process(run, t, err);
 		if (r < 0)
 			return ckpt_wrap(err, "task %u (%.15s)", t->id, t->comm);
 	}

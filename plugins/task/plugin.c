@@ -29,15 +29,16 @@ static const struct ckpt_field_rule rules[] = {
 static const struct ckpt_step steps[] = {
 	{ CKPT_DUMP, "survey", "refuse what of a task's state cannot be saved", LIST("seized"),
 	  LIST("surveyed"), NULL, task_survey, NULL },
-	/* late: what goes off between that and task.collect is refused by task.due */
+	/* late: the less is left to come before task.collect, which task.due sees to */
 	{ CKPT_DUMP | CKPT_VERIFY, "peek", "queued signals and rseq, by ptrace", LIST("seized"),
 	  LIST("surveyed"),
 	  LIST("fd.survey", "mem.survey", "mnt.survey", "ns.survey", "pid.survey"), task_peek,
 	  NULL },
 	{ CKPT_DUMP | CKPT_VERIFY, "collect", "save threads and processes", LIST("surveyed"),
 	  LIST("collected"), NULL, task_collect, NULL },
-	{ CKPT_DUMP, "due", "timers that went off meanwhile", LIST("collected"),
-	  LIST("memory-saved"), NULL, task_due, NULL },
+	/* before mem.save, and so before `memory-saved` */
+	{ CKPT_DUMP | CKPT_VERIFY, "due", "add the signals of timers that went off meanwhile",
+	  LIST("collected"), LIST("released"), NULL, task_due, NULL },
 	{ CKPT_RESTORE, "plan", "check values, privileges and processor", LIST("loaded"),
 	  LIST("planned"), LIST("ns.plan"), task_plan, NULL },
 	{ CKPT_RESTORE, "ids", "ids and directories that a user namespace does not allow",

@@ -187,14 +187,15 @@ static int from_proc(struct ckpt_run *run, const struct ckpt_task *t, bool stop,
 }
 
 static int timers_and_limits(struct ckpt_run *run, const struct ckpt_task *t,
-			     Ckpt__Task__Process *rec, struct parts *p, struct ckpt_error *err)
+			     Ckpt__Task__Process *rec, struct parts *p, struct task_span *asked,
+			     struct ckpt_error *err)
 {
 	int r = task_limits_read(run, t, p->limits, &rec->n_limits, err);
 
 	for (size_t i = 0; i < rec->n_limits; i++)
 		p->limit_list[i] = &p->limits[i];
 	if (r == 0)
-		r = task_timers_read(run, t, &p->timers, &rec->n_timers, err);
+		r = task_timers_read(run, t, &p->timers, &rec->n_timers, asked, err);
 	if (r < 0 || !rec->n_timers)
 		return r;
 	p->timer_list = calloc(rec->n_timers, sizeof(*p->timer_list));
@@ -212,6 +213,7 @@ int task_collect_process(struct ckpt_run *run, const struct ckpt_task *t, struct
 	Ckpt__Task__Process rec = CKPT__TASK__PROCESS__INIT;
 	const struct task_state *st = ckpt_state(run);
 	const struct task_peek *peek = task_peeked(st, t->threads[0]->tid);
+	struct task_span asked = { 0 };
 	int r;
 
 	rec.id = t->id;
@@ -223,12 +225,12 @@ int task_collect_process(struct ckpt_run *run, const struct ckpt_task *t, struct
 	if (r == 0)
 		r = from_proc(run, t, peek && peek->stop, &rec, &p, err);
 	if (r == 0)
-		r = timers_and_limits(run, t, &rec, &p, err);
+		r = timers_and_limits(run, t, &rec, &p, &asked, err);
 	if (r == 0 && peek && peek->n_shared &&
 	    task_want(run, TASK_PENDING, t, "pending signals")) {
 		rec.n_pending = peek->n_shared;
 		r = task_signals(peek->shared, peek->n_shared, &p.signals, &p.signal_list, err);
 		rec.pending = p.signal_list;
 	}
-	return r < 0 ? r : ckpt_record_put(run, TASK_REC_PROCESS, &rec.base, err);
+	return r < 0 ? r : task_hold_process(run, t->threads[0], &rec, asked, err);
 }

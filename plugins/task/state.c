@@ -68,6 +68,7 @@ void task_state_free(void *state)
 		free(st->peeks[i].shared);
 	}
 	free(st->peeks);
+	task_held_free(st);
 	free(st->fs_first);
 	free(st->own_place);
 	free(st->own_sched);

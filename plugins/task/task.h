@@ -86,6 +86,8 @@ struct task_peek {
 	bool stop; /* a SIGSTOP is on its way: it cannot be blocked, so it cannot be queued again */
 };
 
+struct task_held;
+
 struct task_state {
 	struct task_peek *peeks;
 	size_t n_peeks;
@@ -95,6 +97,10 @@ struct task_state {
 	/* dump: threads that have these for themselves, by tid; NULL: not asked yet */
 	pid_t *own_place;
 	size_t n_own_place;
+	/* dump and verify: records that wait for what comes late */
+	struct task_held *held;
+	size_t n_held, cap_held;
+	bool hold_threads;
 	/* ckpt's own, once they were needed */
 	struct task_creds *mine;
 	struct task_sched *own_sched;
@@ -192,9 +198,22 @@ bool task_born_limit(const struct task_state *st, const Ckpt__Task__Limit *l);
 /* But for processors. */
 bool task_born_sched(const struct task_state *st, const Ckpt__Task__Scheduling *m);
 
-/* timers.c */
+/* due.c: what comes between task.peek and task.collect. CLOCK_MONOTONIC. */
+struct task_span {
+	int64_t from, to;
+};
+int64_t task_now(void);
+/* Of each process, and of its threads after it. */
+int task_hold_process(struct ckpt_run *run, const struct ckpt_thread *leader,
+		      const Ckpt__Task__Process *rec, struct task_span asked,
+		      struct ckpt_error *err);
+int task_hold_thread(struct ckpt_run *run, const struct ckpt_thread *th,
+		     const Ckpt__Task__Thread *rec, struct ckpt_error *err);
+void task_held_free(struct task_state *st);
+
+/* timers.c; `asked`: when it was asked how much is left */
 int task_timers_read(struct ckpt_run *run, const struct ckpt_task *t, Ckpt__Task__PosixTimer **list,
-		     size_t *n, struct ckpt_error *err);
+		     size_t *n, struct task_span *asked, struct ckpt_error *err);
 int task_timers_plan(struct ckpt_run *run, const Ckpt__Task__Process *rec, struct ckpt_error *err);
 int task_timers_set(struct ckpt_run *run, struct ckpt_task *t, const Ckpt__Task__Process *rec,
 		    struct ckpt_error *err);

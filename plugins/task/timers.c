@@ -81,7 +81,8 @@ static bool clock_known(int32_t clock)
 }
 
 static int read_values(struct ckpt_run *run, const struct ckpt_task *t,
-		       Ckpt__Task__PosixTimer *list, size_t n, struct ckpt_error *err)
+		       Ckpt__Task__PosixTimer *list, size_t n, struct task_span *asked,
+		       struct ckpt_error *err)
 {
 	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "task.timers");
 	int r, first = -1;
@@ -93,7 +94,9 @@ static int read_values(struct ckpt_run *run, const struct ckpt_task *t,
 		if (i == 0)
 			first = op;
 	}
+	asked->from = task_now();
 	r = ckpt_script_run(s, t->threads[0], err);
+	asked->to = task_now();
 	for (size_t i = 0; i < n && r == 0; i++) {
 		struct kernel_itimerspec v;
 
@@ -105,7 +108,7 @@ static int read_values(struct ckpt_run *run, const struct ckpt_task *t,
 }
 
 int task_timers_read(struct ckpt_run *run, const struct ckpt_task *t, Ckpt__Task__PosixTimer **list,
-		     size_t *n, struct ckpt_error *err)
+		     size_t *n, struct task_span *asked, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE Ckpt__Task__PosixTimer *found = NULL;
 	CKPT_AUTO_FREE char *text = NULL;
@@ -138,7 +141,7 @@ int task_timers_read(struct ckpt_run *run, const struct ckpt_task *t, Ckpt__Task
 	if (!count)
 		return 0;
 	qsort(found, count, sizeof(*found), by_number);
-	r = read_values(run, t, found, count, err);
+	r = read_values(run, t, found, count, asked, err);
 	if (r < 0)
 		return r;
 	*list = ckpt_steal_ptr(&found);

@@ -102,11 +102,12 @@ static void creator_go(void)
 	close(ends[1]);
 }
 
-/* ---- timers that go off once, one after the other ---------------------------------------- */
+/* ---- timers that go off one after the other, once, or again when nobody waits any more ---- */
 
-enum { TIMERS = 400, APART_NS = 250000 };
+enum { TIMERS = 400, APART_NS = 1000000, AGAIN_S = 100000 };
 
 static timer_t timers[TIMERS];
+static time_t again;
 
 static void timer_init(void)
 {
@@ -120,10 +121,19 @@ static void timer_init(void)
 		MUST(timer_create(CLOCK_MONOTONIC, &event, &timers[i]));
 }
 
+static void periodic_init(void)
+{
+	again = AGAIN_S;
+	timer_init();
+}
+
 static void timer_come(void)
 {
 	for (int i = 0; i < TIMERS; i++) {
-		const struct itimerspec soon = { .it_value.tv_nsec = (i + 1L) * APART_NS };
+		const struct itimerspec soon = {
+			.it_value.tv_nsec = (i + 1L) * APART_NS,
+			.it_interval.tv_sec = again,
+		};
 
 		CHECK(timer_settime(timers[i], 0, &soon, NULL) == 0, "timer_settime: %s",
 		      strerror(errno));
@@ -150,6 +160,7 @@ static const struct passing {
 	{ "connection", connection_init, connection_come, connection_go },
 	{ "creator", NULL, creator_come, creator_go },
 	{ "timer", timer_init, timer_come, timer_go },
+	{ "periodic", periodic_init, timer_come, timer_go },
 }, *what;
 
 static void check(void)

@@ -148,16 +148,23 @@ def passing(context, test, what):
     victim.check("saved")
 
 
-def due(context, test):
-    """Timers that go off meanwhile: each is armed in the image, or its signal is pending."""
-    victim, ckpt = Victim(test, context.scenario("passing"), args=["timer"]), context.ckpt()
-    for number in range(5):
+def due(context, test, what):
+    """Timers that go off meanwhile: each is to go off in the image, or its signal is pending."""
+    victim, ckpt = Victim(test, context.scenario("passing"), args=[what]), context.ckpt()
+    for number in range(4):
+        last = number == 3
+        image = test.dir / f"image-{number}"
         victim.check("armed")
-        ckpt.dump(test, victim.pid, test.dir / f"image-{number}", "--leave-running")
-        shown = ckpt.run(test, "show", test.dir / f"image-{number}", "--plugin", "task").out
-        armed, gone_off = shown.count("value_ns:"), shown.count("pending[")
+        ckpt.dump(test, victim.pid, image, *(() if last else ("--leave-running",)))
+        shown = ckpt.run(test, "show", image, "--plugin", "task").out
+        # a periodic one that has gone off is to do so again in a day
+        armed = sum(int(left) < 10 ** 13 for left in re.findall(r"value_ns: (\d+)", shown))
+        gone_off = shown.count("pending[")
         test.log(f"round {number}: {armed} armed, {gone_off} gone off")
         expect(armed + gone_off == 400, f"round {number}: {armed} timers are armed, {gone_off} have gone off")
+        if last:
+            proc.wait_gone([victim.pid])
+            victim.pid = ckpt.restore(test, image)
         victim.check("gone off")
 
 
@@ -172,6 +179,7 @@ def tests(context):
                lambda test, name=name, pattern=pattern: refused(context, test, [name], [pattern]))
     for what in ("event", "connection", "creator"):
         yield f"refuse/passing-{what}", lambda test, what=what: passing(context, test, what)
-    yield "refuse/timer-due", lambda test: due(context, test)
+    for what in ("timer", "periodic"):
+        yield f"refuse/{what}-due", lambda test, what=what: due(context, test, what)
     yield "refuse/network", lambda test: network(context, test)
     yield "refuse/all-at-once", lambda test: all_at_once(context, test, patterns)
