@@ -20,7 +20,8 @@ static int open_below(int root, const char *path, int flags, mode_t mode)
 	struct open_how how = {
 		.flags = (uint64_t)(unsigned)(flags | O_CLOEXEC),
 		.mode = mode,
-		.resolve = RESOLVE_IN_ROOT,
+		/* the kernel names files without links; one that is there by now leads elsewhere */
+		.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS,
 	};
 
 	for (int i = 0; i < TRIES; i++) {

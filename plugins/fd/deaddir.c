@@ -124,9 +124,9 @@ static int dead_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 	return fd_owner_check(rec->owner, id, err);
 }
 
-/* All descriptions of the directory, while it has its name. */
-static int open_all(struct ckpt_run *run, const Ckpt__Fd__DeadDirectory *rec, const char *name,
-		    struct ckpt_error *err)
+/* All descriptions of the directory `made`, while it has its name. */
+static int open_all(struct ckpt_run *run, const Ckpt__Fd__DeadDirectory *rec, int made,
+		    const char *name, struct ckpt_error *err)
 {
 	for (size_t i = 0; i < ckpt_record_count(run, "fd.dead-end"); i++) {
 		const Ckpt__Fd__DeadEnd *e = ckpt_record_at(run, "fd.dead-end", i);
@@ -137,9 +137,9 @@ static int open_all(struct ckpt_run *run, const Ckpt__Fd__DeadDirectory *rec, co
 			continue;
 		if (!file)
 			return -EBADMSG;
-		fd = open(name, ((int)file->flags & FD_OPEN_FLAGS) | O_CLOEXEC);
+		fd = fd_open_made(made, name, (int)file->flags & FD_OPEN_FLAGS, err);
 		if (fd < 0)
-			return ckpt_fail_sys(err, errno, "open(2) of %s", name);
+			return fd;
 		r = fd_stash_put(fd_state(run), e->id, fd, err);
 		if (r)
 			return r;
@@ -151,6 +151,8 @@ static int make(struct ckpt_run *run, const Ckpt__Fd__DeadDirectory *rec, struct
 {
 	char path[PATH_MAX], dir[PATH_MAX], other[PATH_MAX + 64];
 	const char *name = fd_image_path(&rec->name, path, sizeof(path));
+	CKPT_AUTO_FD int made = -1;
+	struct stat st;
 	int r;
 
 	if (!name)
@@ -165,9 +167,15 @@ static int make(struct ckpt_run *run, const Ckpt__Fd__DeadDirectory *rec, struct
 	}
 	if (r)
 		return ckpt_fail_sys(err, errno, "mkdir(2) of %s", name);
-	r = open_all(run, rec, name, err);
+	made = open(name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	r = made < 0 ? ckpt_fail_sys(err, errno, "open(2) of %s", name)
+		     : open_all(run, rec, made, name, err);
 	if (rmdir(name) && !r)
 		r = ckpt_fail_sys(err, errno, "rmdir(2) of %s", name);
+	/* what was opened gets an owner: it must be the one that was empty and is gone */
+	if (!r && (fstat(made, &st) || st.st_nlink))
+		r = ckpt_fail(err, EEXIST, "somebody has put another directory in the place of %s",
+			      name);
 	return r;
 }
 

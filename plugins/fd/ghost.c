@@ -251,7 +251,7 @@ static int plan_end(struct ckpt_run *run, uint32_t id, const char *type,
 		return ckpt_fail_image(err, "open file %u is not among its file's descriptions",
 				       id);
 	*out = g;
-	return g->id == id ? check_ghost(run, g, err) : 0;
+	return g->id == id ? check_ghost(run, g, err) : fd_planned_as(run, g->id, file, err);
 }
 
 static int deleted_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
@@ -305,8 +305,25 @@ static int fill(struct ckpt_run *run, int fd, const Ckpt__Fd__Ghost *g, struct c
 	return r;
 }
 
-/* The descriptions that are not there yet, opened by that path. */
-static int open_ends(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, const char *path,
+int fd_open_made(int made, const char *name, int flags, struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int fd = -1;
+	struct stat a, b;
+	char self[32];
+
+	/* O_NOFOLLOW stays among a file's flags, and /proc has nothing but links */
+	snprintf(self, sizeof(self), "/proc/self/fd/%d", made);
+	fd = open(flags & O_NOFOLLOW ? name : self, flags | O_CLOEXEC);
+	if (fd < 0)
+		return ckpt_fail_sys(err, errno, "opening it with flags %#o", flags);
+	if (fstat(made, &a) || fstat(fd, &b) || a.st_dev != b.st_dev || a.st_ino != b.st_ino)
+		return ckpt_fail(err, EEXIST, "somebody has put another file in the place of %s",
+				 name);
+	return ckpt_steal_fd(&fd);
+}
+
+/* The descriptions that are not there yet, of the file `made`, which has that name. */
+static int open_ends(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, int made, const char *name,
 		     struct ckpt_error *err)
 {
 	for (size_t i = 0; i < g->n_ends; i++) {
@@ -315,9 +332,9 @@ static int open_ends(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, const char 
 
 		if (!file || file->flags & __O_TMPFILE)
 			continue;
-		fd = open(path, ((int)file->flags & FLAGS_OK) | O_CLOEXEC);
+		fd = fd_open_made(made, name, (int)file->flags & FLAGS_OK, err);
 		if (fd < 0)
-			return ckpt_fail_sys(err, errno, "opening it with flags %#o", file->flags);
+			return fd;
 		r = fd_stash_put(fd_state(run), file->id, fd, err);
 		if (r)
 			return r;
@@ -351,7 +368,7 @@ static int make_tmpfile(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, const ch
 	fd = open(path, O_RDWR | O_CLOEXEC);
 	if (fd < 0)
 		return ckpt_fail_sys(err, errno, "opening a file of O_TMPFILE once more");
-	r = open_ends(run, g, path, err);
+	r = open_ends(run, g, first, path, err);
 	if (!r)
 		r = fd_stash_put(fd_state(run), file->id, ckpt_steal_fd(&first), err);
 	return r ? r : ckpt_steal_fd(&fd);
@@ -390,7 +407,7 @@ static int make_deleted(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, struct c
 	}
 	if (fd < 0)
 		return ckpt_fail_sys(err, errno, "making the deleted file %s", path);
-	r = open_ends(run, g, name, err);
+	r = open_ends(run, g, fd, name, err);
 	if (unlink(name) && !r)
 		r = ckpt_fail_sys(err, errno, "deleting %s again", path);
 	return r ? r : ckpt_steal_fd(&fd);
@@ -402,7 +419,7 @@ static int make_memfd(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, struct ckp
 	const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING |
 			       (g->huge ? MFD_HUGETLB | 21 << MAP_HUGE_SHIFT : 0);
 	CKPT_AUTO_FD int fd = -1;
-	char name[256], path[32];
+	char name[256];
 	int r;
 
 	snprintf(name, sizeof(name), "%.*s", (int)g->name.len, (const char *)g->name.data);
@@ -412,8 +429,7 @@ static int make_memfd(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, struct ckp
 		fd = memfd_create(name, flags);
 	if (fd < 0)
 		return ckpt_fail_sys(err, errno, "memfd_create(2)");
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	r = open_ends(run, g, path, err);
+	r = open_ends(run, g, fd, name, err);
 	return r ? r : ckpt_steal_fd(&fd);
 }
 

@@ -266,6 +266,12 @@ bool fd_table_has(struct ckpt_run *run, uint32_t task, uint32_t num, uint32_t fi
 int fd_kinds_list(struct ckpt_run *run, struct fd_state *st);
 /* The kind of a saved file, or NULL. */
 const struct ckpt_extension *fd_kind_find(struct ckpt_run *run, const Ckpt__Fd__File *file);
+/*
+ * What several descriptions have in common is checked with the one whose id it has: is there
+ * one, of the same kind as `file`?
+ */
+int fd_planned_as(struct ckpt_run *run, uint32_t object, const Ckpt__Fd__File *file,
+		  struct ckpt_error *err);
 
 int fd_stash_put(struct fd_state *st, uint32_t id, int fd, struct ckpt_error *err);
 /* -1: nothing there. */
@@ -342,6 +348,18 @@ bool fd_copies_check(struct ckpt_run *run, uint32_t mnt, const char *path,
 int fd_open_saved(struct ckpt_run *run, uint32_t mnt, const Ckpt__Fd__Detached *detached,
 		  const ProtobufCBinaryData *path, int flags, uint32_t type,
 		  struct ckpt_error *err);
+
+/*
+ * dump: does root hold it, of ckpt's own user namespace? For what the kernel gives and lets by its
+ * opener's credentials, who will be ckpt.
+ */
+int fd_holder_is_root(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err);
+
+/*
+ * restore: open a file that has just been made, or found, once more. `name` is its present name in
+ * a directory whose owner may put another file there: -EEXIST.
+ */
+int fd_open_made(int made, const char *name, int flags, struct ckpt_error *err);
 
 /* ---- content of files without a name ------------------------------------------------ */
 

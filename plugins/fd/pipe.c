@@ -278,7 +278,8 @@ static int pipe_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 		return check_pipe(run, p, file, err);
 	for (size_t i = 0; i < p->n_ends && !listed; i++)
 		listed = p->ends[i] == id;
-	return listed ? 0 : ckpt_fail_image(err, "open file %u is not among its pipe's ends", id);
+	return listed ? fd_planned_as(run, p->id, file, err)
+		      : ckpt_fail_image(err, "open file %u is not among its pipe's ends", id);
 }
 
 static int write_content(int fd, const Ckpt__Fd__Pipe *p, struct ckpt_error *err)

@@ -29,6 +29,19 @@ const struct ckpt_extension *fd_kind_find(struct ckpt_run *run, const Ckpt__Fd__
 	return NULL;
 }
 
+int fd_planned_as(struct ckpt_run *run, uint32_t object, const Ckpt__Fd__File *file,
+		  struct ckpt_error *err)
+{
+	const Ckpt__Fd__File *first = ckpt_record_need(run, "fd.file", object, err);
+
+	if (!first)
+		return -EBADMSG;
+	return strcmp(first->kind, file->kind) || strcmp(first->plugin, file->plugin)
+		       ? ckpt_fail_image(err, "open file %u is of another kind than %u", file->id,
+					 object)
+		       : 0;
+}
+
 static int plan_file(struct ckpt_run *run, const Ckpt__Fd__File *file, bool held,
 		     struct ckpt_error *err)
 {

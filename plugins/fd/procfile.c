@@ -109,6 +109,34 @@ static const struct ckpt_task *task_of(struct ckpt_run *run, uint32_t mnt, pid_t
 
 /* ---- dump ------------------------------------------------------------------------------ */
 
+/*
+ * What these tell, or take, depends on the credentials of who opened them: kallsyms_show_value(),
+ * file_ns_capable() of the kernel. Who opens them again is ckpt.
+ */
+static bool asks_opener(const char *path)
+{
+	static const char *const names[] = { "pagemap", "kallsyms", "modules", "iomem",
+					     "ioports", "uid_map",  "gid_map", "projid_map" };
+	const char *last = strrchr(path, '/') + 1;
+
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(names); i++)
+		if (!strcmp(last, names[i]))
+			return true;
+	return false;
+}
+
+static int survey_opener(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			 struct ckpt_error *err)
+{
+	int r = f->flags & O_PATH || !asks_opener(f->link) ? 1 : fd_holder_is_root(run, f, err);
+
+	if (r)
+		return r < 0 ? r : 0;
+	return fd_refuse(run, f, "special-filesystem",
+			 "it tells a privileged opener more, and ckpt would be the opener",
+			 "let the program close it before the dump, or allow the loss");
+}
+
 static bool proc_match(const struct ckpt_fd_found *f)
 {
 	return fd_below_proc(f);
@@ -122,6 +150,7 @@ static int proc_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, stru
 	int mnt = ckpt_mnt_of_fd(run, f->fd, err);
 	char reason[128];
 	pid_t pid;
+	int r;
 
 	if (mnt < 0)
 		return mnt == -ENOENT ? fd_place_survey(run, f, err) : mnt;
@@ -145,7 +174,8 @@ static int proc_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, stru
 			 pid);
 		return fd_refuse(run, f, "special-filesystem", reason, hint);
 	}
-	return fd_place_survey(run, f, err);
+	r = survey_opener(run, f, err);
+	return r ? r : fd_place_survey(run, f, err);
 }
 
 static int proc_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)

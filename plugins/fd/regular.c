@@ -189,10 +189,34 @@ static const char *changed(struct ckpt_run *run, const Ckpt__Fd__Regular *rec,
 	return NULL;
 }
 
+/*
+ * The kernel's name of a file goes through no symbolic link. Who owns a directory on the way can
+ * put one there while the tree is away, and ckpt would open what it leads to for his programs.
+ */
+static int check_way(uint32_t mnt, const char *path, int fd, struct ckpt_error *err)
+{
+	char self[32], way[PATH_MAX];
+	ssize_t len;
+
+	/* a lookup in a mount namespace follows none */
+	if (mnt)
+		return 0;
+	snprintf(self, sizeof(self), "/proc/self/fd/%d", fd);
+	len = readlink(self, way, sizeof(way));
+	if (len < 0)
+		return ckpt_fail_sys(err, errno, "%s", path);
+	if ((size_t)len == strlen(path) && !memcmp(way, path, (size_t)len))
+		return 0;
+	return ckpt_fail(err, ELOOP, "%s leads through a symbolic link, to %.*s", path, (int)len,
+			 way);
+}
+
 static int regular_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
 	const Ckpt__Fd__Regular *rec = ckpt_record_need(run, "fd.regular", id, err);
 	const Ckpt__Fd__File *file = ckpt_record_need(run, "fd.file", id, err);
+	struct ckpt_error why = { 0 };
+	CKPT_AUTO_FD int seen = -1;
 	const char *path, *what;
 	char buf[PATH_MAX];
 	struct stat st;
@@ -209,12 +233,16 @@ static int regular_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 		return fd_detached_plan(run, rec->detached, path, file, err);
 	if (fd_copies_check(run, rec->mnt, path, file))
 		return 0;
-	r = ckpt_stat_in(run, rec->mnt, path, false, &st);
+	r = ckpt_stat_in(run, rec->mnt, path, true, &st);
 	if (r == -EINPROGRESS)
 		return 0;
 	if (r < 0)
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "put the file back where it was", "%s: %s",
 				  path, ckpt_errno_name(r));
+	seen = rec->mnt ? -1 : open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	if (seen >= 0 && check_way(rec->mnt, path, seen, &why) < 0)
+		return ckpt_unmet(run, CKPT_EXIT_FAILED, "put the file back where it was", "%s",
+				  why.text);
 	if ((st.st_mode & S_IFMT) != rec->type)
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "put the file back where it was",
 				  "%s is no longer a %s", path,
@@ -244,6 +272,38 @@ bool fd_copies_check(struct ckpt_run *run, uint32_t mnt, const char *path,
 	return true;
 }
 
+static int check_found(uint32_t mnt, const char *path, uint32_t type, int fd,
+		       struct ckpt_error *err)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) || (st.st_mode & S_IFMT) != type)
+		return ckpt_fail(err, EIO, "%s is no longer what it was", path);
+	return check_way(mnt, path, fd, err);
+}
+
+/* A look comes first: opening what has become a FIFO would wait, a device would do something. */
+static int open_found(struct ckpt_run *run, uint32_t mnt, const char *path, int flags,
+		      uint32_t type, struct ckpt_error *err)
+{
+	const bool look = flags & O_PATH;
+	CKPT_AUTO_FD int seen = ckpt_open_in(run, mnt, path, look ? flags : O_PATH, 0, err);
+	CKPT_AUTO_FD int fd = -1;
+	char self[32];
+
+	if (seen < 0 || check_found(mnt, path, type, seen, err) < 0)
+		return -err->err;
+	if (look)
+		return ckpt_steal_fd(&seen);
+	/* O_NOFOLLOW stays among a file's flags, and /proc has nothing but links */
+	snprintf(self, sizeof(self), "/proc/self/fd/%d", seen);
+	fd = flags & O_NOFOLLOW ? ckpt_open_in(run, mnt, path, flags, 0, err)
+				: open(self, flags | O_CLOEXEC);
+	if (fd < 0)
+		return err->err ? -err->err : ckpt_fail_sys(err, errno, "open(2) of %s", path);
+	return check_found(mnt, path, type, fd, err) < 0 ? -err->err : ckpt_steal_fd(&fd);
+}
+
 int fd_open_saved(struct ckpt_run *run, uint32_t mnt, const Ckpt__Fd__Detached *detached,
 		  const ProtobufCBinaryData *path, int flags, uint32_t type, struct ckpt_error *err)
 {
@@ -255,10 +315,10 @@ int fd_open_saved(struct ckpt_run *run, uint32_t mnt, const Ckpt__Fd__Detached *
 	if (!text)
 		return ckpt_fail_image(err, "an open file has no path");
 	fd = detached ? fd_detached_open(run, detached, text, flags, err)
-		      : ckpt_open_in(run, mnt, text, flags, 0, err);
+		      : open_found(run, mnt, text, flags, type, err);
 	if (fd < 0)
 		return ckpt_wrap(err, "flags %#o", flags);
-	if (fstat(fd, &st) || (st.st_mode & S_IFMT) != type)
+	if (detached && (fstat(fd, &st) || (st.st_mode & S_IFMT) != type))
 		return ckpt_fail(err, EIO, "%s is no longer what it was", text);
 	return ckpt_steal_fd(&fd);
 }

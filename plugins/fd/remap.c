@@ -138,7 +138,9 @@ static int other_name_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot
 	char path[PATH_MAX], dir[PATH_MAX], other[PATH_MAX + 64];
 	const char *name = rec ? fd_image_path(&rec->path, path, sizeof(path)) : NULL;
 	CKPT_AUTO_FD int inode = name ? find(rec) : -ESTALE;
+	CKPT_AUTO_FD int seen = -1;
 	CKPT_AUTO_FD int fd = -1;
+	struct stat a, b;
 	int r;
 
 	if (inode < 0)
@@ -153,11 +155,19 @@ static int other_name_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot
 	}
 	if (r)
 		return ckpt_fail_sys(err, errno, "linking %s for a moment", name);
-	fd = open(name, (slot->flags & FD_OPEN_FLAGS) | O_CLOEXEC | O_NOCTTY);
-	r = fd < 0 ? -errno : 0;
-	if (unlink(name))
+	/* by its name, since the inode was found in whatever mount */
+	seen = open(name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	if (seen < 0)
+		r = ckpt_fail_sys(err, errno, "open(2) of %s", name);
+	else if (fstat(inode, &a) || fstat(seen, &b) || a.st_dev != b.st_dev ||
+		 a.st_ino != b.st_ino)
+		r = ckpt_fail(err, EEXIST, "somebody has put another file in the place of %s",
+			      name);
+	else
+		r = fd = fd_open_made(seen, name, (slot->flags & FD_OPEN_FLAGS) | O_NOCTTY, err);
+	if (unlink(name) && r >= 0)
 		return ckpt_fail_sys(err, errno, "deleting %s again", name);
-	return r ? ckpt_fail_sys(err, r, "open(2) of %s", name) : ckpt_steal_fd(&fd);
+	return r < 0 ? r : ckpt_steal_fd(&fd);
 }
 
 const struct ckpt_fd_kind fd_kind_other_name = {

@@ -38,22 +38,29 @@ static bool sysfs_match(const struct ckpt_fd_found *f)
 	return fd_below_sys(f);
 }
 
+int fd_holder_is_root(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE char *status = NULL;
+	char ids[64] = "1";
+	ssize_t len = ckpt_proc_read(f->task, "status", &status, err);
+
+	if (len < 0)
+		return (int)len;
+	return ckpt_ns_of_task(run, f->task, CKPT_NS_USER)->own &&
+	       ckpt_proc_field(status, "Uid", ids, sizeof(ids)) == 0 && atoi(ids) == 0;
+}
+
 /* The kernel asks the opener's credentials when a process is moved: ours are a privileged one's. */
 static int survey_writer(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			 struct ckpt_error *err)
 {
-	CKPT_AUTO_FREE char *status = NULL;
-	char ids[64] = "1";
-	ssize_t len;
+	int r;
 
 	if (f->flags & O_PATH || (f->flags & O_ACCMODE) == O_RDONLY || !is_cgroup(f))
 		return 0;
-	len = ckpt_proc_read(f->task, "status", &status, err);
-	if (len < 0)
-		return (int)len;
-	if (ckpt_ns_of_task(run, f->task, CKPT_NS_USER)->own &&
-	    ckpt_proc_field(status, "Uid", ids, sizeof(ids)) == 0 && atoi(ids) == 0)
-		return 0;
+	r = fd_holder_is_root(run, f, err);
+	if (r)
+		return r < 0 ? r : 0;
 	return fd_refuse(run, f, "special-filesystem",
 			 "an unprivileged program has it open for writing to a cgroup",
 			 "let the program close it before the dump, or allow the loss");

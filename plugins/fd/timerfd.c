@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * timerfd(2). A relative timer goes on with the time it had left, an absolute
- * one keeps its date. Expirations that nobody has read are set by an ioctl.
+ * one keeps its date, by the clock of its holder's time namespace. Expirations that
+ * nobody has read are set by an ioctl.
  */
 #include "internal.h"
 
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <time.h>
 
@@ -64,6 +66,13 @@ static int64_t clock_ns(int clock)
 	return ts.tv_sec * NS + ts.tv_nsec;
 }
 
+/* Is its date one of a time namespace's? */
+static bool is_dated(const Ckpt__Fd__Timerfd *rec)
+{
+	return rec->armed && rec->absolute && rec->clock != CLOCK_REALTIME &&
+	       rec->clock != CLOCK_REALTIME_ALARM;
+}
+
 /*
  * The kernel tells what is left, not when it fires: the look is taken between two at
  * the clock, some times, and the earliest date that all of them allow is the best.
@@ -83,6 +92,50 @@ static int read_date(int fd, int clock, struct itimerspec *its, int64_t *date)
 			*date = latest;
 	}
 	return 0;
+}
+
+struct look {
+	int fd, clock, pipe;
+};
+
+static int look_inside(void *arg, struct ckpt_error *err)
+{
+	const struct look *l = arg;
+	struct itimerspec its;
+	int64_t date;
+
+	if (read_date(l->fd, l->clock, &its, &date) ||
+	    write(l->pipe, &date, sizeof(date)) != sizeof(date))
+		return ckpt_fail_sys(err, errno, "timerfd_gettime(2)");
+	return 0;
+}
+
+static int read_date_of(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			const Ckpt__Fd__Timerfd *rec, int64_t *date, struct ckpt_error *err)
+{
+	const struct ckpt_ns *ns = ckpt_ns_of_task(run, f->task, CKPT_NS_TIME);
+	const struct ckpt_ns_place place = { .ns[CKPT_NS_TIME] = ns, .copy = true };
+	CKPT_AUTO_FD int from = -1;
+	CKPT_AUTO_FD int to = -1;
+	struct itimerspec its;
+	struct look look;
+	int ends[2], r;
+
+	if (!is_dated(rec) || ns->own || ns->lost)
+		return read_date(f->fd, rec->clock, &its, date)
+			       ? ckpt_fail_sys(err, errno, "timerfd_gettime(2)")
+			       : 0;
+	if (pipe2(ends, O_CLOEXEC))
+		return ckpt_fail_sys(err, errno, "pipe2(2)");
+	from = ends[0];
+	to = ends[1];
+	look = (struct look){ f->fd, rec->clock, to };
+	r = ckpt_ns_run(run, &place, look_inside, &look, err);
+	if (r < 0)
+		return r;
+	return read(from, date, sizeof(*date)) == sizeof(*date)
+		       ? 0
+		       : ckpt_fail(err, EIO, "the date of a timer");
 }
 
 static int read_timer(int fd, struct timer *t, struct itimerspec *its, struct ckpt_error *err)
@@ -125,8 +178,9 @@ static int timerfd_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	rec.cancel = t.flags & TFD_TIMER_CANCEL_ON_SET;
 	rec.value_ns = its.it_value.tv_sec * NS + its.it_value.tv_nsec;
 	rec.armed = rec.value_ns != 0;
-	if (rec.armed && rec.absolute && read_date(f->fd, rec.clock, &its, &date))
-		return ckpt_fail_sys(err, errno, "timerfd_gettime(2)");
+	r = rec.armed && rec.absolute ? read_date_of(run, f, &rec, &date, err) : 0;
+	if (r < 0)
+		return r;
 	if (date != INT64_MAX)
 		rec.value_ns = date;
 	rec.interval_ns = its.it_interval.tv_sec * NS + its.it_interval.tv_nsec;
@@ -152,32 +206,63 @@ static struct timespec to_timespec(int64_t ns)
 	return (struct timespec){ ns / NS, ns % NS };
 }
 
+/* zero would disarm it: an armed timer has at least its last nanosecond left */
+static void setting_of(const Ckpt__Fd__Timerfd *rec, int *flags, struct itimerspec *its)
+{
+	*flags = (rec->absolute ? TFD_TIMER_ABSTIME : 0) |
+		 (rec->cancel ? TFD_TIMER_CANCEL_ON_SET : 0);
+	*its = (struct itimerspec){ .it_interval = to_timespec(rec->interval_ns) };
+	if (rec->armed)
+		its->it_value = to_timespec(rec->value_ns ? rec->value_ns : 1);
+}
+
 static int timerfd_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 			struct ckpt_error *err)
 {
 	const Ckpt__Fd__Timerfd *rec = ckpt_record_need(run, "fd.timerfd", slot->file, err);
-	struct itimerspec its = { 0 };
+	struct itimerspec its;
 	CKPT_AUTO_FD int fd = -1;
 	uint64_t ticks;
 	int flags;
 
 	if (!rec)
 		return -EBADMSG;
-	flags = (rec->absolute ? TFD_TIMER_ABSTIME : 0) |
-		(rec->cancel ? TFD_TIMER_CANCEL_ON_SET : 0);
 	fd = timerfd_create(rec->clock, TFD_CLOEXEC | TFD_NONBLOCK);
 	if (fd < 0)
 		return ckpt_fail_sys(err, errno, "timerfd_create(2) with clock %d", rec->clock);
-	its.it_interval = to_timespec(rec->interval_ns);
-	/* zero would disarm it: an armed timer has at least its last nanosecond left */
-	if (rec->armed)
-		its.it_value = to_timespec(rec->value_ns ? rec->value_ns : 1);
+	setting_of(rec, &flags, &its);
 	if (timerfd_settime(fd, flags, &its, NULL))
 		return ckpt_fail_sys(err, errno, "timerfd_settime(2)");
 	ticks = rec->ticks;
 	if (ticks && ioctl(fd, TFD_IOC_SET_TICKS, &ticks))
 		return ckpt_fail_sys(err, errno, "TFD_IOC_SET_TICKS");
 	return ckpt_steal_fd(&fd);
+}
+
+/* A date means what the clock of the task shows that names it, and the engine's may show another.
+ */
+static int timerfd_finish(struct ckpt_run *run, uint32_t id, struct ckpt_task *holder, int num,
+			  struct ckpt_error *err)
+{
+	const Ckpt__Fd__Timerfd *rec = ckpt_record_need(run, "fd.timerfd", id, err);
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = NULL;
+	struct itimerspec its;
+	uint64_t ticks;
+	int flags;
+
+	if (!rec)
+		return -EBADMSG;
+	if (!is_dated(rec) || ckpt_ns_of_task(run, holder, CKPT_NS_TIME)->own)
+		return 0;
+	setting_of(rec, &flags, &its);
+	ticks = rec->ticks;
+	s = ckpt_script_new(run, "fd.timerfd");
+	ckpt_script_add(s, SYS_timerfd_settime, CKPT_C(num), CKPT_C(flags),
+			CKPT_IN(&its, sizeof(its)), CKPT_C(0));
+	if (ticks)
+		ckpt_script_add(s, SYS_ioctl, CKPT_C(num), CKPT_C(TFD_IOC_SET_TICKS),
+				CKPT_IN(&ticks, sizeof(ticks)));
+	return ckpt_script_run(s, holder->threads[0], err);
 }
 
 const struct ckpt_fd_kind fd_kind_timerfd = {
@@ -187,5 +272,6 @@ const struct ckpt_fd_kind fd_kind_timerfd = {
 	.collect = timerfd_collect,
 	.plan = timerfd_plan,
 	.open = timerfd_open,
+	.finish = timerfd_finish,
 	.own_pos = true,
 };

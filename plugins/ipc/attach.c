@@ -157,21 +157,41 @@ static uint64_t number(const ProtobufCMessage *m, const char *name)
 	return value;
 }
 
-/* A place where the task will have no mapping, nor has the agent: between two of mem's records. */
-static uint64_t find_gap(struct ckpt_run *run, uint32_t task, uint64_t length)
+/* A task's mappings as mem has them, in order; returns how many. */
+static size_t list_mappings(struct ckpt_run *run, uint32_t task,
+			    const ProtobufCMessage *const **list)
 {
 	const ProtobufCMessage *vmas = ckpt_record_by_id(run, "mem.vmas", task);
 	const ProtobufCFieldDescriptor *f =
 		vmas ? protobuf_c_message_descriptor_get_field_by_name(vmas->descriptor, "vma")
 		     : NULL;
-	const ProtobufCMessage *const *list;
-	uint64_t from = LOWEST, agent, agent_end;
 	size_t n;
 
 	if (!f || f->type != PROTOBUF_C_TYPE_MESSAGE || f->label != PROTOBUF_C_LABEL_REPEATED)
 		return 0;
 	memcpy(&n, (const uint8_t *)vmas + f->quantifier_offset, sizeof(n));
-	memcpy(&list, (const uint8_t *)vmas + f->offset, sizeof(list));
+	memcpy(list, (const uint8_t *)vmas + f->offset, sizeof(*list));
+	return n;
+}
+
+bool ipc_attachment_fits(struct ckpt_run *run, const Ckpt__Ipc__Attachment *a)
+{
+	const ProtobufCMessage *const *list;
+	const size_t n = list_mappings(run, a->id, &list);
+
+	for (size_t i = 0; i < n; i++)
+		if (number(list[i], "start") == a->start)
+			return number(list[i], "end") == a->start + a->length;
+	return false;
+}
+
+/* A place where the task will have no mapping, nor has the agent: between two of mem's records. */
+static uint64_t find_gap(struct ckpt_run *run, uint32_t task, uint64_t length)
+{
+	const ProtobufCMessage *const *list;
+	const size_t n = list_mappings(run, task, &list);
+	uint64_t from = LOWEST, agent, agent_end;
+
 	ckpt_agent_range(run, &agent, &agent_end);
 	for (size_t i = 0; i < n; i++) {
 		uint64_t start = number(list[i], "start"), end = number(list[i], "end");

@@ -107,6 +107,10 @@ int ipc_put_semaphores(struct ckpt_run *run, const struct ckpt_ns *ns, struct ck
 int ipc_make_semaphores(struct ckpt_run *run, const Ckpt__Ipc__Semaphores *rec,
 			struct ckpt_error *err);
 
+/* attach.c */
+/* Is it as long as the mapping that mem has recorded and kept a place for? */
+bool ipc_attachment_fits(struct ckpt_run *run, const Ckpt__Ipc__Attachment *a);
+
 /* undo.c */
 int ipc_collect_undo(struct ckpt_run *run, struct ckpt_error *err);
 int ipc_plan_undo(struct ckpt_run *run, struct ckpt_error *err);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* POSIX message queues: their descriptors, a kind of the extension point "fd"; and a restore. */
+#include <ckpt/mnt.h>
+
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -265,20 +267,33 @@ struct job {
 	struct ipc_remade *to;
 };
 
-/* The memory of a queue counts for its maker's real id. */
+/* As much as ckpt may: its user's limit says nothing about the tree's. */
+static void lift_limit(void)
+{
+	struct rlimit limit = { RLIM_INFINITY, RLIM_INFINITY };
+
+	if (!setrlimit(RLIMIT_MSGQUEUE, &limit) || getrlimit(RLIMIT_MSGQUEUE, &limit))
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	setrlimit(RLIMIT_MSGQUEUE, &limit);
+}
+
+/*
+ * The memory of a queue counts for its maker's real id, and the file is made by ids that the
+ * filesystem of the ipc namespace's owner knows.
+ */
 static int create(const struct job *j, struct ckpt_error *err)
 {
 	const Ckpt__Ipc__Mqueue *rec = j->rec;
 	struct mq_attr attr = { .mq_maxmsg = rec->most, .mq_msgsize = rec->longest };
+	CKPT_AUTO_IDS struct ckpt_ids ids = { 0 };
 	struct ipc_remade *to = j->to;
-	struct rlimit limit;
 
-	if (!getrlimit(RLIMIT_MSGQUEUE, &limit)) {
-		limit.rlim_cur = limit.rlim_max;
-		setrlimit(RLIMIT_MSGQUEUE, &limit);
-	}
+	lift_limit();
 	if (syscall(SYS_setresuid, rec->uid, 0, 0))
 		return ckpt_fail_sys(err, errno, "setresuid(2) to %u", rec->uid);
+	if (ckpt_ids_take(&ids, rec->uid, rec->gid, err) < 0)
+		return -err->err;
 	to->fd = (int)syscall(SYS_mq_open, to->name,
 			      O_RDWR | O_CREAT | O_EXCL | O_NONBLOCK | O_CLOEXEC, 0600, &attr);
 	to->made = to->fd >= 0;

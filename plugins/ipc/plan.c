@@ -69,7 +69,8 @@ static int check_attachments(struct ckpt_run *run, struct ckpt_error *err)
 		if (!s || !a->length || a->start % PAGE || a->length % PAGE || a->offset % PAGE ||
 		    a->start >= USER_END || a->length > USER_END - a->start || a->offset > whole ||
 		    a->length > whole - a->offset ||
-		    a->prot & ~(uint32_t)(PROT_READ | PROT_WRITE | PROT_EXEC))
+		    a->prot & ~(uint32_t)(PROT_READ | PROT_WRITE | PROT_EXEC) ||
+		    !ipc_attachment_fits(run, a))
 			return BAD(err, "task %u: mapping of segment %u at %llx", a->id, a->segment,
 				   (unsigned long long)a->start);
 	}

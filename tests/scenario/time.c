@@ -2,7 +2,7 @@
  *
  * A child in a time namespace that the root has made for its children, far in the future on both
  * clocks, and children that the root has later. The clocks go on: never back, and not faster than
- * those of the machine.
+ * those of the machine. The child's timer goes off when the child's clock shows its date.
  */
 #include "victim.h"
 
@@ -11,26 +11,54 @@
 #include <signal.h>
 #include <stdint.h>
 #include <sys/prctl.h>
+#include <sys/timerfd.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #define NS_PER_S 1000000000LL
 
+#define SLACK (10 * 1000000LL) /* of a date, in the restores of one test */
+
 struct clocks {
 	int64_t monotonic, boottime;
+	int64_t earliest, latest; /* when the timer can be to go off, by the monotonic clock */
 };
 
 static int question[2], answer[2];
 static struct clocks machine_then, child_then;
+static int64_t date;
+static int timer = -1;
+
+static int64_t now(clockid_t clock)
+{
+	struct timespec t;
+
+	clock_gettime(clock, &t);
+	return t.tv_sec * NS_PER_S + t.tv_nsec;
+}
 
 static struct clocks look(void)
 {
-	struct timespec m, b;
+	struct clocks c = { .monotonic = now(CLOCK_MONOTONIC), .boottime = now(CLOCK_BOOTTIME) };
+	struct itimerspec left;
 
-	clock_gettime(CLOCK_MONOTONIC, &m);
-	clock_gettime(CLOCK_BOOTTIME, &b);
-	return (struct clocks){ m.tv_sec * NS_PER_S + m.tv_nsec, b.tv_sec * NS_PER_S + b.tv_nsec };
+	if (timer >= 0 && !timerfd_gettime(timer, &left)) {
+		const int64_t ns = left.it_value.tv_sec * NS_PER_S + left.it_value.tv_nsec;
+
+		c.earliest = c.monotonic + ns;
+		c.latest = now(CLOCK_MONOTONIC) + ns;
+	}
+	return c;
+}
+
+/* As programs have them that wait for events: by date, not by the time that is left. */
+static void set_timer(void)
+{
+	struct itimerspec in = { .it_value = { .tv_sec = now(CLOCK_MONOTONIC) / NS_PER_S + 5000 } };
+
+	timer = MUST(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC));
+	MUST(timerfd_settime(timer, TFD_TIMER_ABSTIME, &in, NULL));
 }
 
 static _Noreturn void tell(void)
@@ -38,10 +66,11 @@ static _Noreturn void tell(void)
 	char c;
 
 	MUST(prctl(PR_SET_PDEATHSIG, SIGKILL));
+	set_timer();
 	while (read(question[0], &c, 1) == 1) {
-		struct clocks now = look();
+		struct clocks mine = look();
 
-		if (write(answer[1], &now, sizeof(now)) < 0)
+		if (write(answer[1], &mine, sizeof(mine)) < 0)
 			break;
 	}
 	_exit(1);
@@ -49,7 +78,7 @@ static _Noreturn void tell(void)
 
 static struct clocks ask(void)
 {
-	struct clocks got = { 0, 0 };
+	struct clocks got = { 0 };
 
 	if (write(question[1], "", 1) != 1 || read(answer[0], &got, sizeof(got)) != sizeof(got))
 		victim_fail("the child does not answer");
@@ -59,7 +88,7 @@ static struct clocks ask(void)
 /* A new child's clocks, through a pipe of its own. */
 static struct clocks newborn(void)
 {
-	struct clocks got = { 0, 0 };
+	struct clocks got = { 0 };
 	int ends[2];
 	pid_t pid;
 
@@ -68,9 +97,9 @@ static struct clocks newborn(void)
 		return got;
 	}
 	if (pid == 0) {
-		struct clocks now = look();
+		struct clocks mine = look();
 
-		_exit(write(ends[1], &now, sizeof(now)) != sizeof(now));
+		_exit(write(ends[1], &mine, sizeof(mine)) != sizeof(mine));
 	}
 	close(ends[1]);
 	CHECK(read(ends[0], &got, sizeof(got)) == sizeof(got), "a new child does not answer");
@@ -92,6 +121,9 @@ static void check(void)
 		      child.boottime - child_then.boottime <=
 			      machine.boottime - machine_then.boottime,
 	      "the child's clocks are ahead");
+	CHECK(child.earliest <= date + SLACK && child.latest >= date - SLACK,
+	      "the timer's date has moved: %lld ns to %lld ns later",
+	      (long long)(child.earliest - date), (long long)(child.latest - date));
 	CHECK(born.monotonic <= child.monotonic && child.monotonic - born.monotonic < 60 * NS_PER_S,
 	      "a new child's clock is %lld ns behind",
 	      (long long)(child.monotonic - born.monotonic));
@@ -118,7 +150,11 @@ int main(int argc, char **argv)
 	if (MUST(fork()) == 0)
 		tell();
 	child_then = ask();
-	machine_then = (struct clocks){ look().monotonic - NS_PER_S, look().boottime - NS_PER_S };
+	date = child_then.earliest / NS_PER_S * NS_PER_S +
+	       (child_then.earliest % NS_PER_S ? NS_PER_S : 0);
+	machine_then = look();
+	machine_then.monotonic -= NS_PER_S;
+	machine_then.boottime -= NS_PER_S;
 	victim_ready();
 	victim_serve(check);
 }
