@@ -248,6 +248,9 @@ int sock_net_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, struct
 int sock_net_plan(struct ckpt_run *run, struct ckpt_error *err);
 /* restore: where that file belongs. */
 struct ckpt_ns *sock_net_saved(struct ckpt_run *run, uint32_t file);
+/* A socket there, where the engine is then too. */
+int sock_new(struct ckpt_run *run, uint32_t file, int family, int type, int protocol,
+	     struct sock_place *place, struct ckpt_error *err);
 
 /* ---- interfaces that a socket is bound to or has joined a group at -------------------- */
 

@@ -156,12 +156,9 @@ static int netlink_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 
 	if (!rec)
 		return -EBADMSG;
-	r = sock_net_enter(sock_net_saved(run, slot->file), &place, err);
-	if (r < 0)
-		return r;
-	fd = socket(AF_NETLINK, (int)rec->type | SOCK_CLOEXEC, (int)rec->protocol);
+	fd = sock_new(run, slot->file, AF_NETLINK, (int)rec->type, (int)rec->protocol, &place, err);
 	if (fd < 0)
-		return ckpt_fail_sys(err, errno, "socket(2)");
+		return fd;
 	r = sock_options_apply(fd, rec->options, rec->n_options, err);
 	if (!r)
 		r = sock_filter_apply(run, slot->file, fd, err);

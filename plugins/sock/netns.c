@@ -182,6 +182,15 @@ struct ckpt_ns *sock_net_saved(struct ckpt_run *run, uint32_t file)
 	return rec ? ckpt_ns_by_id(run, rec->netns) : ckpt_ns_own(run, CKPT_NS_NET);
 }
 
+int sock_new(struct ckpt_run *run, uint32_t file, int family, int type, int protocol,
+	     struct sock_place *place, struct ckpt_error *err)
+{
+	int r = sock_net_enter(sock_net_saved(run, file), place, err);
+	int fd = r < 0 ? r : socket(family, type | SOCK_CLOEXEC, protocol);
+
+	return r < 0 || fd >= 0 ? fd : ckpt_fail_sys(err, errno, "socket(2)");
+}
+
 bool sock_interface_ok(const char *name, uint32_t index)
 {
 	return strlen(name) < IFNAMSIZ && index <= INT32_MAX && !name[0] == !index;

@@ -297,12 +297,9 @@ static int packet_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 
 	if (!rec)
 		return -EBADMSG;
-	r = sock_net_enter(sock_net_saved(run, slot->file), &place, err);
-	if (r < 0)
-		return r;
-	fd = socket(AF_PACKET, (int)rec->type | SOCK_CLOEXEC, 0);
+	fd = sock_new(run, slot->file, AF_PACKET, (int)rec->type, 0, &place, err);
 	if (fd < 0)
-		return ckpt_fail_sys(err, errno, "socket(2)");
+		return fd;
 	r = set_up(run, fd, rec, err);
 	return r ? r : ckpt_steal_fd(&fd);
 }

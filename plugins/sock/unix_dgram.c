@@ -87,12 +87,9 @@ static int unix_dgram_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot
 	sock_state(run)->tree = slot->tree;
 	if (!rec)
 		return -EBADMSG;
-	r = sock_net_enter(sock_net_saved(run, slot->file), &place, err);
-	if (r < 0)
-		return r;
-	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	fd = sock_new(run, slot->file, AF_UNIX, SOCK_DGRAM, 0, &place, err);
 	if (fd < 0)
-		return ckpt_fail_sys(err, errno, "socket(2)");
+		return fd;
 	r = sock_bind(run, fd, rec->name, err);
 	if (!r)
 		r = sock_keep(sock_state(run), slot->file, fd, err);

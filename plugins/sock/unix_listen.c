@@ -110,12 +110,9 @@ static int make(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 
 	if (!rec)
 		return -EBADMSG;
-	r = sock_net_enter(sock_net_saved(run, id), &place, err);
-	if (r < 0)
-		return r;
-	fd = socket(AF_UNIX, (int)rec->type | SOCK_CLOEXEC, 0);
+	fd = sock_new(run, id, AF_UNIX, (int)rec->type, 0, &place, err);
 	if (fd < 0)
-		return ckpt_fail_sys(err, errno, "socket(2)");
+		return fd;
 	r = sock_bind(run, fd, rec->name, err);
 	if (!r)
 		r = sock_listen_as(run, rec->creator, fd, rec->backlog, err);

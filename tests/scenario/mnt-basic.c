@@ -108,23 +108,6 @@ static unsigned long long hash_tree(const char *path)
 	return walk_hash;
 }
 
-static void write_file(const char *path, const char *text)
-{
-	int fd = MUST(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0640));
-
-	MUST(write(fd, text, strlen(text)));
-	close(fd);
-}
-
-static bool holds(const char *path, const char *text)
-{
-	char *got = victim_read(path);
-	bool same = got && !strcmp(got, text);
-
-	free(got);
-	return same;
-}
-
 static const char *in(const char *dir, const char *name)
 {
 	static char buf[8][512];
@@ -170,7 +153,7 @@ static void start_jail(void)
 	MUST(chroot(dir));
 	MUST(mkdir("/work", 0755));
 	MUST(chdir("/work"));
-	write_file("/only-here", "");
+	victim_write("/only-here", "");
 	MUST(write(reply[JAIL][1], "", 1));
 	answer(JAIL, check_jail);
 }
@@ -231,8 +214,8 @@ static void start_container(void)
 	MUST(chdir("/"));
 	MUST(umount2("/old", MNT_DETACH));
 	MUST(rmdir("/old"));
-	write_file("/ram/file", "in a ramfs");
-	write_file("/tmp/file", "inside");
+	victim_write("/ram/file", "in a ramfs");
+	victim_write("/tmp/file", "inside");
 	MUST(mkdir("/tmp/on", 0700));
 	container_file = MUST(open("/tmp/file", O_RDWR));
 	container_hash = hash_tree("/tmp");
@@ -262,7 +245,7 @@ static void fill(void)
 	struct timespec early[2] = { { -3, 5 }, { -2, 123456789 } };
 	int fd;
 
-	write_file(in(top, "file"), "some text");
+	victim_write(in(top, "file"), "some text");
 	MUST(chown(in(top, "file"), 1234, 4321));
 	MUST(chmod(in(top, "file"), 04711));
 	MUST(link(in(top, "file"), in(top, "other-name")));
@@ -272,7 +255,7 @@ static void fill(void)
 	MUST(mknod(in(top, "device"), S_IFBLK | 0640, makedev(7, 77)));
 	MUST(mkdir(in(top, "dir"), 02755));
 	MUST(mkdir(in(top, "dir/below"), 0700));
-	write_file(in(top, "dir/below/deep"), "deep");
+	victim_write(in(top, "dir/below/deep"), "deep");
 	MUST(setxattr(in(top, "dir"), "trusted.mark", "a mark", 6, 0));
 	fd = MUST(open(in(top, "sparse"), O_RDWR | O_CREAT, 0600));
 	MUST(pwrite(fd, "end", 3, (1 << 20) + 5));
@@ -297,9 +280,9 @@ static void mount_on(void)
 	MUST(mount(NULL, in(top, "ro"), NULL,
 		   MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOEXEC | MS_NODIRATIME, NULL));
 	MUST(mount("lower", in(top, "over"), "tmpfs", 0, "size=64k"));
-	write_file(in(top, "over/lower"), "below the other");
+	victim_write(in(top, "over/lower"), "below the other");
 	MUST(mount("upper", in(top, "over"), "tmpfs", 0, "size=128k,mode=700,uid=5,gid=6"));
-	write_file(in(top, "over/upper"), "on top");
+	victim_write(in(top, "over/upper"), "on top");
 	MUST(mount(in(top, "gone"), in(top, "gone-at"), NULL, MS_BIND, NULL));
 	MUST(rmdir(in(top, "gone")));
 	MUST(mount("shared", in(top, "shared"), "tmpfs", 0, NULL));
@@ -367,15 +350,15 @@ static void check_mounts(void)
 	CHECK(hash_mounts(victim_dir()) == mounts_hash, "the mounts are others");
 	CHECK(open(in(top, "ro/new"), O_CREAT | O_WRONLY, 0600) < 0 && errno == EROFS,
 	      "the read-only mount takes a file: %s", strerror(errno));
-	CHECK(holds(in(top, "over/upper"), "on top"), "the upper mount has another content");
+	CHECK(victim_holds(in(top, "over/upper"), "on top"), "the upper mount has another content");
 	CHECK(!umount(in(top, "over")), "the upper mount stays: %s", strerror(errno));
-	CHECK(holds(in(top, "over/lower"), "below the other"), "there is no mount below");
+	CHECK(victim_holds(in(top, "over/lower"), "below the other"), "there is no mount below");
 	CHECK(!mount("upper", in(top, "over"), "tmpfs", 0, "size=128k,mode=700,uid=5,gid=6"),
 	      "mounting it again: %s", strerror(errno));
-	write_file(in(top, "over/upper"), "on top");
+	victim_write(in(top, "over/upper"), "on top");
 	CHECK(!mount("new", in(top, "shared/point"), "tmpfs", 0, NULL),
 	      "mounting on the shared one");
-	write_file(in(top, "shared/point/seen"), "");
+	victim_write(in(top, "shared/point/seen"), "");
 	CHECK(!access(in(top, "slave/point/seen"), F_OK), "the slave does not receive");
 	CHECK(!umount(in(top, "shared/point")), "unmounting: %s", strerror(errno));
 	CHECK(access(in(top, "slave/point/seen"), F_OK), "the slave has kept it");

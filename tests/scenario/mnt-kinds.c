@@ -58,36 +58,19 @@ static char *read_mounts(void)
 	return out;
 }
 
-static bool holds(const char *path, const char *text)
-{
-	char *got = victim_read(path);
-	bool same = got && !strcmp(got, text);
-
-	free(got);
-	return same;
-}
-
-static void write_file(const char *path, const char *text)
-{
-	int fd = MUST(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0640));
-
-	MUST(write(fd, text, strlen(text)));
-	close(fd);
-}
-
 /* ---- checks ------------------------------------------------------------------------------ */
 
 static void check_overlay(void)
 {
 	char text[16] = "", path[64];
 
-	CHECK(holds("/over/lower", "from below"), "the lower file is another");
-	CHECK(holds("/over/upper", "on top"), "the upper file is another");
+	CHECK(victim_holds("/over/lower", "from below"), "the lower file is another");
+	CHECK(victim_holds("/over/upper", "on top"), "the upper file is another");
 	CHECK(access("/over/deleted", F_OK) && errno == ENOENT, "a deleted file is there again");
 	CHECK(!access("/base/lower/deleted", F_OK), "the lower one of it is gone");
 	snprintf(text, sizeof(text), "%08u", ++count);
-	CHECK(pwrite(overlay_fd, text, 8, 0) == 8 && holds("/over/open", text) &&
-		      holds("/base/upper/open", text),
+	CHECK(pwrite(overlay_fd, text, 8, 0) == 8 && victim_holds("/over/open", text) &&
+		      victim_holds("/base/upper/open", text),
 	      "what is written to the open file is elsewhere");
 	snprintf(path, sizeof(path), "/over/new%u", count);
 	CHECK(!mkdir(path, 0700), "the overlay takes no directory: %s", strerror(errno));
@@ -148,8 +131,8 @@ static void check_container(void)
 	check_overlay();
 	check_held();
 	check_limits();
-	CHECK(holds("/ram/file", "in a ramfs"), "the ramfs is another");
-	CHECK(holds("/bound", "a file"), "the bound file is another");
+	CHECK(victim_holds("/ram/file", "in a ramfs"), "the ramfs is another");
+	CHECK(victim_holds("/bound", "a file"), "the bound file is another");
 	null = open("/null", O_RDWR);
 	CHECK(null >= 0 && write(null, &byte, 1) == 1 && read(null, &byte, 1) == 0,
 	      "the bound device is none: %s", strerror(errno));
@@ -193,15 +176,15 @@ static void mount_overlay(int which)
 	MUST(mkdir("/base/lower", 0755));
 	MUST(mkdir("/base/upper", 0755));
 	MUST(mkdir("/base/work", 0755));
-	write_file("/base/lower/lower", "from below");
-	write_file("/base/lower/deleted", "");
+	victim_write("/base/lower/lower", "from below");
+	victim_write("/base/lower/deleted", "");
 	if (mount("over", "/over", "overlay", 0,
 		  which == USER
 			  ? "lowerdir=/base/lower,upperdir=/base/upper,workdir=/base/work,userxattr"
 			  : "lowerdir=/base/lower,upperdir=/base/upper,workdir=/base/work"))
 		victim_skip("no overlay on a tmpfs: %s", strerror(errno));
 	MUST(unlink("/over/deleted"));
-	write_file("/over/upper", "on top");
+	victim_write("/over/upper", "on top");
 	overlay_fd = MUST(open("/over/open", O_RDWR | O_CREAT | O_CLOEXEC, 0600));
 }
 
@@ -229,8 +212,8 @@ static void mount_all(int which)
 		   "size=64k,nr_inodes=8,mode=1777"));
 	/* what is in memory without limit is for the machine's root alone */
 	MUST(mount("ram", "/ram", which == USER ? "tmpfs" : "ramfs", 0, NULL));
-	write_file("/ram/file", "in a ramfs");
-	write_file("/file", "a file");
+	victim_write("/ram/file", "in a ramfs");
+	victim_write("/file", "a file");
 	MUST(close(MUST(open("/bound", O_CREAT | O_WRONLY, 0644))));
 	MUST(mount("/file", "/bound", NULL, MS_BIND, NULL));
 	hold_namespace();
@@ -253,17 +236,6 @@ static _Noreturn void container(int which)
 	victim_answer(question[which][0], reply[which][1], check_container);
 }
 
-static void write_map(pid_t pid, const char *name)
-{
-	char path[64];
-	int fd;
-
-	snprintf(path, sizeof(path), "/proc/%d/%s", pid, name);
-	fd = MUST(open(path, O_WRONLY | O_CLOEXEC));
-	MUST(write(fd, "0 0 1000", 8));
-	close(fd);
-}
-
 static void start_container(int which)
 {
 	unsigned long flags = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWCGROUP | SIGCHLD;
@@ -278,8 +250,7 @@ static void start_container(int which)
 	if (!pid)
 		container(which);
 	if (which == USER) {
-		write_map(pid, "uid_map");
-		write_map(pid, "gid_map");
+		victim_map(pid, "0 0 1000");
 	}
 	MUST(write(start[1], "", 1));
 	if (read(reply[which][0], &c, 1) != 1)

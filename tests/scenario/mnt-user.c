@@ -36,23 +36,6 @@ static const char *in(const char *dir, const char *name)
 	return p;
 }
 
-static void write_file(const char *path, const char *text)
-{
-	int fd = MUST(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0640));
-
-	MUST(write(fd, text, strlen(text)));
-	close(fd);
-}
-
-static bool holds(const char *path, const char *text)
-{
-	char *got = victim_read(path);
-	bool same = got && !strcmp(got, text);
-
-	free(got);
-	return same;
-}
-
 static _Noreturn void answer(int which, void (*check)(void))
 {
 	MUST(write(reply[which][1], "", 1));
@@ -149,7 +132,7 @@ static void check_copy(void)
 	      "it cannot set it again: %s", strerror(errno));
 	CHECK(mount(top, in(top, "own"), NULL, MS_BIND, NULL) && errno == EINVAL,
 	      "what is below given mounts can be uncovered");
-	CHECK(holds(in(top, "own/file"), "its own"), "its own mount has other content");
+	CHECK(victim_holds(in(top, "own/file"), "its own"), "its own mount has other content");
 	CHECK(!mount(NULL, in(top, "own"), NULL, MS_REMOUNT | MS_BIND, NULL),
 	      "it cannot change the flags of its own mount: %s", strerror(errno));
 	CHECK(!mount(NULL, in(top, "own"), NULL, MS_REMOUNT | MS_BIND | MS_NOSUID, NULL),
@@ -157,7 +140,7 @@ static void check_copy(void)
 	CHECK(!umount(in(top, "own")), "its own mount stays: %s", strerror(errno));
 	CHECK(!mount("own", in(top, "own"), "tmpfs", MS_NOSUID, "size=64k"), "mounting again: %s",
 	      strerror(errno));
-	write_file(in(top, "own/file"), "its own");
+	victim_write(in(top, "own/file"), "its own");
 	check_held();
 }
 
@@ -170,7 +153,7 @@ static void start_copy(void)
 	MUST(mount(NULL, in(top, "later"), NULL, MS_REMOUNT | MS_BIND | MS_NODEV | MS_RDONLY,
 		   NULL));
 	MUST(mount("own", in(top, "own"), "tmpfs", MS_NOSUID, "size=64k"));
-	write_file(in(top, "own/file"), "its own");
+	victim_write(in(top, "own/file"), "its own");
 	bind_held();
 	answer(COPY, check_copy);
 }
@@ -227,7 +210,7 @@ static void start_container(void)
 	MUST(chdir("/"));
 	MUST(umount2("/old", MNT_DETACH));
 	MUST(rmdir("/old"));
-	write_file("/tmp/file", "inside");
+	victim_write("/tmp/file", "inside");
 	MUST(chown("/tmp/file", 33, 44));
 	container_file = MUST(open("/tmp/file", O_RDWR));
 	answer(CONTAINER, check_container);

@@ -246,17 +246,6 @@ static void check(void)
 		victim_ask(question[i][1], reply[i][0], "container %d", i);
 }
 
-static void write_map(pid_t pid, const char *name)
-{
-	char path[64];
-	int fd;
-
-	snprintf(path, sizeof(path), "/proc/%d/%s", pid, name);
-	fd = MUST(open(path, O_WRONLY | O_CLOEXEC));
-	MUST(write(fd, "0 0 1000", 8));
-	close(fd);
-}
-
 static void start_container(int which)
 {
 	unsigned long flags = CLONE_NEWPID | CLONE_NEWNS | SIGCHLD;
@@ -271,8 +260,7 @@ static void start_container(int which)
 	if (!pid)
 		container(which);
 	if (which == USER) {
-		write_map(pid, "uid_map");
-		write_map(pid, "gid_map");
+		victim_map(pid, "0 0 1000");
 	}
 	MUST(write(start[1], "", 1));
 	if (read(reply[which][0], &c, 1) != 1)

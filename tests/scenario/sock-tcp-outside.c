@@ -222,14 +222,6 @@ static void get(int fd, const void *want, size_t len, const char *what)
 	CHECK(at == len && !memcmp(buf, want, len), "%s: %zu bytes of %zu: %s", what, at, len, buf);
 }
 
-static void get_end(int fd, const char *what)
-{
-	struct pollfd p = { .fd = fd, .events = POLLIN };
-	char c;
-
-	CHECK(poll(&p, 1, 50000) == 1 && recv(fd, &c, 1, 0) == 0, "%s: no end", what);
-}
-
 static void tell(char what)
 {
 	CHECK(send(echo, &what, 1, MSG_NOSIGNAL) == 1, "asking for %c: %s", what, strerror(errno));
@@ -288,11 +280,11 @@ static void check(void)
 	CHECK(state_of(half) == TCP_FIN_WAIT2, "half-closed: state %d", state_of(half));
 	tell(HALF);
 	get(half, "bye", 3, "half-closed");
-	get_end(half, "half-closed");
+	victim_get_end(half, "half-closed");
 	close(half);
 	CHECK(state_of(closing) == TCP_CLOSE_WAIT, "closed there: state %d", state_of(closing));
 	get(closing, "gone", 4, "closed there");
-	get_end(closing, "closed there");
+	victim_get_end(closing, "closed there");
 	CHECK(send(closing, "still", 5, MSG_NOSIGNAL) == 5, "closed there: %s", strerror(errno));
 	tell(CLOSING);
 	get(echo, &five, sizeof(five), "closed there");

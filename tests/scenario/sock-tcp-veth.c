@@ -86,36 +86,6 @@ static struct link link_of(int family)
 	return l;
 }
 
-static void put(int fd, const char *text)
-{
-	CHECK(send(fd, text, strlen(text), MSG_NOSIGNAL) == (ssize_t)strlen(text), "send %s: %s",
-	      text, strerror(errno));
-}
-
-static void get(int fd, const char *want, const char *what)
-{
-	char buf[64] = "";
-	size_t len = strlen(want), at = 0;
-
-	while (at < len) {
-		struct pollfd p = { .fd = fd, .events = POLLIN };
-		ssize_t n = poll(&p, 1, 20000) == 1 ? recv(fd, buf + at, len - at, 0) : -1;
-
-		if (n <= 0)
-			break;
-		at += (size_t)n;
-	}
-	CHECK(at == len && !strcmp(buf, want), "%s: got %s, not %s", what, buf, want);
-}
-
-static void get_end(int fd, const char *what)
-{
-	struct pollfd p = { .fd = fd, .events = POLLIN };
-	char c;
-
-	CHECK(poll(&p, 1, 20000) == 1 && recv(fd, &c, 1, 0) == 0, "%s: no end", what);
-}
-
 static int state_of(int fd)
 {
 	struct tcp_info ti = { 0 };
@@ -175,16 +145,16 @@ static void empty_window(void)
 static void make(void)
 {
 	round_of++;
-	put(links[DATA].client, "to the server");
-	put(links[DATA].server, "to the client");
+	victim_put(links[DATA].client, "to the server");
+	victim_put(links[DATA].server, "to the client");
 	fill_window();
 	links[HALF] = link_of(AF_INET);
-	put(links[HALF].client, "last words");
+	victim_put(links[HALF].client, "last words");
 	MUST(shutdown(links[HALF].client, SHUT_WR));
 	await_state(links[HALF].server, TCP_CLOSE_WAIT);
 	await_state(links[HALF].client, TCP_FIN_WAIT2);
 	links[CLOSED] = link_of(AF_INET);
-	put(links[CLOSED].client, "gone");
+	victim_put(links[CLOSED].client, "gone");
 	close(links[CLOSED].client);
 	await_state(links[CLOSED].server, TCP_CLOSE_WAIT);
 	waiting = connect_to(AF_INET);
@@ -192,10 +162,10 @@ static void make(void)
 
 static void talk(const struct link *l, const char *what)
 {
-	put(l->client, "ping");
-	get(l->server, "ping", what);
-	put(l->server, "pong");
-	get(l->client, "pong", what);
+	victim_put(l->client, "ping");
+	victim_get(l->server, "ping", what);
+	victim_put(l->server, "pong");
+	victim_get(l->client, "pong", what);
 }
 
 static void check(void)
@@ -204,22 +174,22 @@ static void check(void)
 
 	talk(&links[QUIET], "quiet");
 	talk(&links[SIX], "IPv6");
-	get(links[DATA].server, "to the server", "data");
-	get(links[DATA].client, "to the client", "data");
+	victim_get(links[DATA].server, "to the server", "data");
+	victim_get(links[DATA].client, "to the client", "data");
 	empty_window();
 	CHECK(state_of(links[HALF].client) == TCP_FIN_WAIT2 &&
 		      state_of(links[HALF].server) == TCP_CLOSE_WAIT,
 	      "half-closed: states %d, %d", state_of(links[HALF].client),
 	      state_of(links[HALF].server));
-	get(links[HALF].server, "last words", "half-closed");
-	get_end(links[HALF].server, "half-closed");
-	put(links[HALF].server, "answer");
-	get(links[HALF].client, "answer", "half-closed");
+	victim_get(links[HALF].server, "last words", "half-closed");
+	victim_get_end(links[HALF].server, "half-closed");
+	victim_put(links[HALF].server, "answer");
+	victim_get(links[HALF].client, "answer", "half-closed");
 	close(links[HALF].server);
-	get_end(links[HALF].client, "half-closed");
+	victim_get_end(links[HALF].client, "half-closed");
 	close(links[HALF].client);
-	get(links[CLOSED].server, "gone", "closed");
-	get_end(links[CLOSED].server, "closed");
+	victim_get(links[CLOSED].server, "gone", "closed");
+	victim_get_end(links[CLOSED].server, "closed");
 	close(links[CLOSED].server);
 	l.server = accept(listener, NULL, NULL);
 	talk(&l, "accepted");

@@ -86,36 +86,6 @@ static void connect_through(struct link *l, int to, int family)
 	l->server_name = name_of(l->server, false);
 }
 
-static void put(int fd, const char *text)
-{
-	CHECK(send(fd, text, strlen(text), MSG_NOSIGNAL) == (ssize_t)strlen(text), "send %s: %s",
-	      text, strerror(errno));
-}
-
-static void get(int fd, const char *want, const char *what)
-{
-	char buf[64] = "";
-	size_t len = strlen(want), at = 0;
-
-	while (at < len) {
-		struct pollfd p = { .fd = fd, .events = POLLIN };
-		ssize_t n = poll(&p, 1, 10000) == 1 ? recv(fd, buf + at, len - at, 0) : -1;
-
-		if (n <= 0)
-			break;
-		at += (size_t)n;
-	}
-	CHECK(at == len && !strcmp(buf, want), "%s: got %s, not %s", what, buf, want);
-}
-
-static void get_end(int fd, const char *what)
-{
-	struct pollfd p = { .fd = fd, .events = POLLIN };
-	char c;
-
-	CHECK(poll(&p, 1, 10000) == 1 && recv(fd, &c, 1, 0) == 0, "%s: no end", what);
-}
-
 static char byte_at(size_t i)
 {
 	return (char)victim_word(round_of, i / 8);
@@ -202,19 +172,19 @@ static void make(void)
 	round_of++;
 	for (int i = HALF; i <= CLOSED; i++)
 		connect_through(&links[i], listener, AF_INET);
-	put(links[DATA].client, "to the server");
-	put(links[DATA].server, "to the client");
+	victim_put(links[DATA].client, "to the server");
+	victim_put(links[DATA].server, "to the client");
 	(void)set_peek(links[DATA].server, 3);
 	fill_window();
-	put(links[HALF].client, "last words");
+	victim_put(links[HALF].client, "last words");
 	MUST(shutdown(links[HALF].client, SHUT_WR));
 	await_state(links[HALF].server, TCP_CLOSE_WAIT);
 	await_state(links[HALF].client, TCP_FIN_WAIT2);
 	MUST(shutdown(links[HALF_BACK].server, SHUT_WR));
 	await_state(links[HALF_BACK].client, TCP_CLOSE_WAIT);
 	await_state(links[HALF_BACK].server, TCP_FIN_WAIT2);
-	put(links[HALF_BACK].client, "still here");
-	put(links[CLOSED].client, "gone");
+	victim_put(links[HALF_BACK].client, "still here");
+	victim_put(links[CLOSED].client, "gone");
 	close(links[CLOSED].client);
 	await_state(links[CLOSED].server, TCP_CLOSE_WAIT);
 }
@@ -240,29 +210,29 @@ static void check_half(void)
 	      state_of(links[HALF].server));
 	CHECK(send(links[HALF].client, "x", 1, MSG_NOSIGNAL) == -1 && errno == EPIPE,
 	      "half-closed: it can send");
-	get(links[HALF].server, "last words", "half-closed");
-	get_end(links[HALF].server, "half-closed");
-	put(links[HALF].server, "answer");
-	get(links[HALF].client, "answer", "half-closed");
+	victim_get(links[HALF].server, "last words", "half-closed");
+	victim_get_end(links[HALF].server, "half-closed");
+	victim_put(links[HALF].server, "answer");
+	victim_get(links[HALF].client, "answer", "half-closed");
 	close(links[HALF].server);
-	get_end(links[HALF].client, "half-closed");
+	victim_get_end(links[HALF].client, "half-closed");
 	close(links[HALF].client);
-	get(links[HALF_BACK].server, "still here", "half-closed by the server");
-	get_end(links[HALF_BACK].client, "half-closed by the server");
+	victim_get(links[HALF_BACK].server, "still here", "half-closed by the server");
+	victim_get_end(links[HALF_BACK].client, "half-closed by the server");
 	close(links[HALF_BACK].client);
-	get_end(links[HALF_BACK].server, "half-closed by the server");
+	victim_get_end(links[HALF_BACK].server, "half-closed by the server");
 	close(links[HALF_BACK].server);
-	get(links[CLOSED].server, "gone", "closed");
-	get_end(links[CLOSED].server, "closed");
+	victim_get(links[CLOSED].server, "gone", "closed");
+	victim_get_end(links[CLOSED].server, "closed");
 	close(links[CLOSED].server);
 }
 
 static void check_talk(int a, int b, const char *what)
 {
-	put(a, "ping");
-	get(b, "ping", what);
-	put(b, "pong");
-	get(a, "pong", what);
+	victim_put(a, "ping");
+	victim_get(b, "ping", what);
+	victim_put(b, "pong");
+	victim_get(a, "pong", what);
 }
 
 static void check_options(void)
@@ -290,15 +260,15 @@ static void check(void)
 	check_names();
 	check_options();
 	check_peek(links[DATA].server);
-	get(links[DATA].server, "to the server", "data");
-	get(links[DATA].client, "to the client", "data");
+	victim_get(links[DATA].server, "to the server", "data");
+	victim_get(links[DATA].client, "to the client", "data");
 	empty_window();
 	check_half();
 	for (int i = 0; i < N; i++)
 		if (i < HALF || i > CLOSED)
 			check_talk(links[i].client, links[i].server, names[i]);
-	put(child_server, "to the child");
-	get(child_server, "from the child", "child");
+	victim_put(child_server, "to the child");
+	victim_get(child_server, "from the child", "child");
 	connect_through(&fresh, listener, AF_INET);
 	check_talk(fresh.client, fresh.server, "fresh");
 	close(fresh.client);
@@ -321,7 +291,7 @@ static void child_main(int end)
 				_exit(0);
 			at += n > 0 ? (size_t)n : 0;
 		}
-		put(end, "from the child");
+		victim_put(end, "from the child");
 	}
 }
 

@@ -72,6 +72,17 @@ void victim_skip(const char *fmt, ...) __attribute__((format(printf, 1, 2), nore
 
 /* Reads a small file whole; returns a zero-terminated malloc'ed text, NULL with errno. */
 char *victim_read(const char *path);
+/* Make it, with that text; has it that text? */
+void victim_write(const char *path, const char *text);
+bool victim_holds(const char *path, const char *text);
+
+/* The ids of a process in a new user namespace: of users and groups alike. */
+void victim_map(pid_t pid, const char *map);
+
+/* Through a connection: a short text, which must come whole and alone; its end. */
+void victim_put(int fd, const char *text);
+void victim_get(int fd, const char *want, const char *what);
+void victim_get_end(int fd, const char *what);
 /* A command of the shell that must succeed. */
 void victim_run(const char *command);
 /* What a command prints, to be freed. */

@@ -4,11 +4,13 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 static char dir[PATH_MAX];
@@ -225,6 +227,73 @@ char *victim_read(const char *path)
 	if (text)
 		text[used] = 0;
 	return text;
+}
+
+void victim_write(const char *path, const char *text)
+{
+	int fd = MUST(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0640));
+
+	MUST(write(fd, text, strlen(text)));
+	close(fd);
+}
+
+bool victim_holds(const char *path, const char *text)
+{
+	char *got = victim_read(path);
+	bool same = got && !strcmp(got, text);
+
+	free(got);
+	return same;
+}
+
+void victim_map(pid_t pid, const char *map)
+{
+	static const char *const files[] = { "uid_map", "gid_map" };
+
+	for (size_t i = 0; i < sizeof(files) / sizeof(*files); i++) {
+		char path[64];
+		int fd;
+
+		snprintf(path, sizeof(path), "/proc/%d/%s", pid, files[i]);
+		fd = MUST(open(path, O_WRONLY | O_CLOEXEC));
+		MUST(write(fd, map, strlen(map)));
+		close(fd);
+	}
+}
+
+/* ---- connections ------------------------------------------------------------------------ */
+
+/* What is sent again by a peer outside may take its time. */
+enum { PATIENCE_MS = 50000 };
+
+void victim_put(int fd, const char *text)
+{
+	CHECK(send(fd, text, strlen(text), MSG_NOSIGNAL) == (ssize_t)strlen(text), "send %s: %s",
+	      text, strerror(errno));
+}
+
+void victim_get(int fd, const char *want, const char *what)
+{
+	char buf[64] = "";
+	size_t len = strlen(want), at = 0;
+
+	while (at < len) {
+		struct pollfd p = { .fd = fd, .events = POLLIN };
+		ssize_t n = poll(&p, 1, PATIENCE_MS) == 1 ? recv(fd, buf + at, len - at, 0) : -1;
+
+		if (n <= 0)
+			break;
+		at += (size_t)n;
+	}
+	CHECK(at == len && !strcmp(buf, want), "%s: got %s, not %s", what, buf, want);
+}
+
+void victim_get_end(int fd, const char *what)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+	char c;
+
+	CHECK(poll(&p, 1, PATIENCE_MS) == 1 && recv(fd, &c, 1, 0) == 0, "%s: no end", what);
 }
 
 void victim_run(const char *command)
