@@ -241,6 +241,31 @@ struct ckpt_ns *ckpt_ns_of_task(struct ckpt_run *run, const struct ckpt_task *t,
 	return ckpt_ns_seat(run, t->id, 0)->ns[type];
 }
 
+uint32_t ckpt_ns_maker(struct ckpt_run *run, const struct ckpt_ns *ns, size_t *n)
+{
+	const struct ns_table *t = table(run);
+	uint32_t found = 0;
+
+	*n = 0;
+	for (size_t i = 0; i < t->n_tasks; i++) {
+		const struct ckpt_ns_seat *seat = &t->tasks[i].seats[0];
+
+		if (seat->time_for_children != ns || seat->ns[CKPT_NS_TIME] == ns)
+			continue;
+		found = t->tasks[i].id;
+		++*n;
+	}
+	return *n == 1 ? found : 0;
+}
+
+bool ckpt_ns_is_late(struct ckpt_run *run, const struct ckpt_ns *ns)
+{
+	size_t n;
+	uint32_t maker = ns->type == CKPT_NS_TIME ? ckpt_ns_maker(run, ns, &n) : 0;
+
+	return maker && (!ns->owner->own || !ckpt_ns_seat(run, maker, 0)->ns[CKPT_NS_TIME]->own);
+}
+
 /* ---- what an image says -------------------------------------------------------------------- */
 
 struct ckpt_ns *ckpt_ns_add(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err)

@@ -148,6 +148,17 @@ CKPT_API int ckpt_ns_make_user(struct ckpt_run *run, struct ckpt_ns *ns,
 CKPT_API int ckpt_ns_enter(struct ckpt_run *run, struct ckpt_thread *th, const struct ckpt_ns *ns,
 			   struct ckpt_error *err);
 
+/*
+ * The task that has this time namespace for its children and is not in it itself: only that
+ * one could have made it. 0: there is none, or there are several; `n` counts them.
+ */
+CKPT_API uint32_t ckpt_ns_maker(struct ckpt_run *run, const struct ckpt_ns *ns, size_t *n);
+/*
+ * Has the maker to be in the owner for that, or in a time namespace of its own? Then it is
+ * made when tasks join their user namespaces, and nothing before that can hold it.
+ */
+CKPT_API bool ckpt_ns_is_late(struct ckpt_run *run, const struct ckpt_ns *ns);
+
 /* For the plugin ns: what the image says. `ns` is copied; ids ascend. */
 CKPT_API struct ckpt_ns *ckpt_ns_add(struct ckpt_run *run, const struct ckpt_ns *ns,
 				     struct ckpt_error *err);
@@ -175,6 +186,12 @@ struct ckpt_ns_kind {
 	int (*fill)(struct ckpt_run *run, struct ckpt_ns *ns, struct ckpt_error *err);
 	/* The tasks are complete and about to be let go: what their making has moved. */
 	int (*settle)(struct ckpt_run *run, struct ckpt_ns *ns, struct ckpt_error *err);
+	/*
+	 * A time namespace that make() has left to the task that has it for its children only.
+	 * The task is in the owner, and tasks that are in the new namespace join it after this.
+	 */
+	int (*make_in)(struct ckpt_run *run, struct ckpt_ns *ns, struct ckpt_task *t,
+		       struct ckpt_error *err);
 };
 
 #define CKPT_NS_POINT "ns"

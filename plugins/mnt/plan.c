@@ -55,6 +55,11 @@ static int plan_fs(struct ckpt_run *run, const Ckpt__Mnt__Filesystem *rec, struc
 		 : type->shows != CKPT_NS_TYPES && !is_ns(run, rec->shows, type->shows))
 		return ckpt_fail_image(err, "filesystem %u shows namespace %u", rec->id,
 				       rec->shows);
+	if (nsfs && ckpt_ns_is_late(run, ckpt_ns_by_id(run, rec->shows)))
+		ckpt_unmet(run, CKPT_EXIT_REFUSED, "unmount it before the dump",
+			   "filesystem %u: a time namespace that a task in a user or time "
+			   "namespace has for its children",
+			   rec->id);
 	return 0;
 }
 

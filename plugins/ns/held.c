@@ -48,6 +48,11 @@ static int plan(struct ckpt_run *run, uint32_t file, struct ckpt_error *err)
 		return -err->err;
 	if (!ckpt_ns_by_id(run, rec->ns))
 		return ckpt_fail_image(err, "open file %u: no namespace %u", file, rec->ns);
+	if (ckpt_ns_is_late(run, ckpt_ns_by_id(run, rec->ns)))
+		ckpt_unmet(run, CKPT_EXIT_REFUSED, "close it before the dump",
+			   "open file %u: a time namespace that a task in a user or time namespace "
+			   "has for its children",
+			   file);
 	return 0;
 }
 

@@ -16,9 +16,12 @@ enum { NS_REC_NAMESPACE = 1, NS_REC_TASK = 2, NS_REC_DESCRIPTOR = 3 };
 const struct ckpt_ns_kind *ns_kind(struct ckpt_run *run, enum ckpt_ns_type type,
 				   const char **plugin);
 
-enum ns_call { NS_SURVEY, NS_COLLECT, NS_PLAN, NS_MAKE, NS_FILL, NS_SETTLE };
+enum ns_call { NS_SURVEY, NS_COLLECT, NS_PLAN, NS_MAKE, NS_FILL, NS_SETTLE, NS_MAKE_IN };
 /* Let the kind of the namespace's type do something; 0 if it does not care. */
 int ns_call(struct ckpt_run *run, enum ns_call what, struct ckpt_ns *ns, struct ckpt_error *err);
+/* Let the kind make it in that task. */
+int ns_make_in(struct ckpt_run *run, struct ckpt_ns *ns, struct ckpt_task *t,
+	       struct ckpt_error *err);
 
 /* survey.c */
 /* dump and verify: which ones are left out? Blockers are listed. */
@@ -40,6 +43,7 @@ int ns_collect(struct ckpt_run *run, struct ckpt_error *err);
 int ns_plan(struct ckpt_run *run, struct ckpt_error *err);
 int ns_make(struct ckpt_run *run, struct ckpt_error *err);
 int ns_join(struct ckpt_run *run, struct ckpt_error *err);
+/* join.c */
 int ns_join_user(struct ckpt_run *run, struct ckpt_error *err);
 int ns_join_threads(struct ckpt_run *run, struct ckpt_error *err);
 int ns_settle(struct ckpt_run *run, struct ckpt_error *err);

@@ -6,6 +6,7 @@ struct ask {
 	const struct ckpt_ns_kind *kind;
 	enum ns_call what;
 	struct ckpt_ns *ns;
+	struct ckpt_task *task; /* NS_MAKE_IN */
 };
 
 const struct ckpt_ns_kind *ns_kind(struct ckpt_run *run, enum ckpt_ns_type type,
@@ -41,18 +42,32 @@ static int call(struct ckpt_run *run, void *arg, struct ckpt_error *err)
 		return k->fill ? k->fill(run, a->ns, err) : 0;
 	case NS_SETTLE:
 		return k->settle ? k->settle(run, a->ns, err) : 0;
+	case NS_MAKE_IN:
+		return k->make_in ? k->make_in(run, a->ns, a->task, err)
+				  : ckpt_fail(err, ENOTSUP, "no task can make it");
 	}
 	return 0;
 }
 
-int ns_call(struct ckpt_run *run, enum ns_call what, struct ckpt_ns *ns, struct ckpt_error *err)
+static int ask(struct ckpt_run *run, struct ask *a, struct ckpt_error *err)
 {
 	const char *plugin;
-	struct ask a = { ns_kind(run, ns->type, &plugin), what, ns };
 	int r;
 
-	if (!a.kind)
+	a->kind = ns_kind(run, a->ns->type, &plugin);
+	if (!a->kind)
 		return 0;
-	r = ckpt_call_as(run, plugin, call, &a, err);
-	return r < 0 && r != -ECANCELED ? ckpt_wrap(err, "%s: %s", plugin, ns->name) : r;
+	r = ckpt_call_as(run, plugin, call, a, err);
+	return r < 0 && r != -ECANCELED ? ckpt_wrap(err, "%s: %s", plugin, a->ns->name) : r;
+}
+
+int ns_call(struct ckpt_run *run, enum ns_call what, struct ckpt_ns *ns, struct ckpt_error *err)
+{
+	return ask(run, &(struct ask){ .what = what, .ns = ns }, err);
+}
+
+int ns_make_in(struct ckpt_run *run, struct ckpt_ns *ns, struct ckpt_task *t,
+	       struct ckpt_error *err)
+{
+	return ask(run, &(struct ask){ .what = NS_MAKE_IN, .ns = ns, .task = t }, err);
 }

@@ -49,7 +49,8 @@ static int move(struct ckpt_run *run, struct ckpt_thread *th, const struct ckpt_
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(order) && r == 0; i++) {
 		const struct ckpt_ns *ns = to->ns[order[i]];
 
-		if (from ? ns != from->ns[order[i]] : !ns->own)
+		/* one that a task has yet to make for its children comes with the user namespace */
+		if (from ? ns != from->ns[order[i]] : !ns->own && ns->fd >= 0)
 			r = ckpt_ns_enter(run, th, ns, err);
 	}
 	return r;
@@ -64,24 +65,6 @@ int ns_join(struct ckpt_run *run, struct ckpt_error *err)
 
 		if (!t->zombie)
 			r = move(run, t->threads[0], NULL, ckpt_ns_seat(run, t->id, 0), err);
-	}
-	return r;
-}
-
-/*
- * The last that needs ckpt's power has been done for these tasks: from here on they
- * have what their own user namespace gives.
- */
-int ns_join_user(struct ckpt_run *run, struct ckpt_error *err)
-{
-	int r = 0;
-
-	for (size_t i = 0; i < ckpt_task_count(run) && r == 0; i++) {
-		struct ckpt_task *t = ckpt_task_at(run, i);
-		const struct ckpt_ns *user = ckpt_ns_of_task(run, t, CKPT_NS_USER);
-
-		if (!t->zombie && !user->own)
-			r = ckpt_ns_enter(run, t->threads[0], user, err);
 	}
 	return r;
 }

@@ -133,47 +133,36 @@ static int collect_own(struct ckpt_run *run, struct ckpt_error *err)
 
 /* ---- a namespace that a task has made for its children -------------------------------- */
 
-/* The task that is not in it but whose children will be; `n` counts them. Ids ascend from 1. */
-static uint32_t parent_of(struct ckpt_run *run, const struct ckpt_ns *ns, size_t *n)
+static void refuse_children(struct ckpt_run *run, const struct ckpt_task *t, const char *reason)
 {
-	size_t tasks = ckpt_task_count(run), records = ckpt_record_count(run, "pid.task");
-	uint32_t found = 0;
-
-	*n = 0;
-	for (uint32_t id = 1; id <= (tasks > records ? tasks : records); id++) {
-		const struct ckpt_ns_seat *seat = ckpt_ns_seat(run, id, 0);
-
-		if (seat->time_for_children != ns || seat->ns[CKPT_NS_TIME] == ns)
-			continue;
-		found = id;
-		++*n;
-	}
-	return found;
+	ckpt_refuse(run, &(struct ckpt_blocker){
+				 .feature = "children",
+				 .task = t,
+				 .object = "time namespace for its children",
+				 .reason = reason,
+				 .hint = "let the process that unshared it end before the dump",
+			 });
 }
 
 static int survey(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err)
 {
-	size_t n;
-	uint32_t id = parent_of(run, ns, &n);
-	const struct ckpt_task *t = ckpt_task_by_id(run, id);
-
 	(void)err;
-	if (!n || !t)
-		return 0;
-	if (ckpt_refuse_off(run, "children", t, "time namespace for its children") != 1)
-		return 0;
-	if (n == 1 && ns->owner && ns->owner->own &&
-	    ckpt_ns_seat(run, id, 0)->ns[CKPT_NS_TIME]->own)
-		return 0;
-	ckpt_refuse(run,
-		    &(struct ckpt_blocker){
-			    .feature = "children",
-			    .task = t,
-			    .object = "time namespace for its children",
-			    .reason = n > 1 ? "several processes have made it for their children"
-					    : "the task is in a user or time namespace of its own",
-			    .hint = "let the process that unshared it end before the dump",
-		    });
+	for (size_t i = 0; i < ckpt_task_count(run); i++) {
+		const struct ckpt_task *t = ckpt_task_at(run, i);
+		const struct ckpt_ns_seat *seat = ckpt_ns_seat(run, t->id, 0);
+		bool has = seat->time_for_children == ns && seat->ns[CKPT_NS_TIME] != ns;
+		size_t n;
+
+		if (has &&
+		    ckpt_refuse_off(run, "children", t, "time namespace for its children") == 1 &&
+		    !ckpt_ns_maker(run, ns, &n))
+			refuse_children(run, t, "several processes have it for their children");
+		/* it would have to make it, while its namespaces are given to the whole task */
+		for (size_t k = 1; k < ckpt_ns_seats(run, t->id); k++)
+			if (ckpt_ns_seat(run, t->id, k)->time_for_children == ns &&
+			    seat->time_for_children != ns)
+				refuse_children(run, t, "one of its threads alone has made it");
+	}
 	return 0;
 }
 
@@ -182,6 +171,25 @@ static int survey(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_er
 static const Ckpt__Time__Clocks *record(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
 	return ckpt_record_need(run, "time.clocks", id, err);
+}
+
+/* Who shall make it must be there before it, and so must the namespace that this task is in. */
+static int check_makers(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err)
+{
+	const struct ckpt_ns *at = ns;
+
+	for (size_t i = 0, n; i <= ckpt_ns_count(run); i++) {
+		uint32_t id = ckpt_ns_maker(run, at, &n);
+		const struct ckpt_ns_seat *seat = ckpt_ns_seat(run, id, 0);
+
+		if (!id)
+			return 0;
+		if (!ckpt_ns_below(seat->ns[CKPT_NS_USER], at->owner))
+			return ckpt_fail_image(err, "%s: task %u is not below its owner", at->name,
+					       id);
+		at = seat->ns[CKPT_NS_TIME];
+	}
+	return ckpt_fail_image(err, "%s: it is made by a task that is in it", ns->name);
 }
 
 static int plan(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err)
@@ -198,7 +206,7 @@ static int plan(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_erro
 	    rec->boottime_ns > MAX_CLOCK)
 		return ckpt_fail_image(err, "clocks at %lld and %lld ns",
 				       (long long)rec->monotonic_ns, (long long)rec->boottime_ns);
-	return 0;
+	return check_makers(run, ns, err);
 }
 
 /* The kernel wants nanoseconds that are not negative. */
@@ -275,8 +283,7 @@ static int make(struct ckpt_run *run, struct ckpt_ns *ns, struct ckpt_error *err
 
 	if (!j.rec)
 		return -err->err;
-	/* made by the task itself, see unshare_in_tasks() */
-	if (parent_of(run, ns, &n) && ckpt_feature_on(run, "children"))
+	if (ckpt_feature_on(run, "children") && ckpt_ns_maker(run, ns, &n))
 		return 0;
 	r = machine_clocks(&j.machine, err);
 	if (r == 0)
@@ -289,8 +296,8 @@ static int make(struct ckpt_run *run, struct ckpt_ns *ns, struct ckpt_error *err
  * Nothing but unshare(2) gives a task another time namespace for its children than
  * for itself; those that are in it already join what it has made.
  */
-static int unshare_in(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_ns *ns,
-		      struct ckpt_error *err)
+static int make_in(struct ckpt_run *run, struct ckpt_ns *ns, struct ckpt_task *t,
+		   struct ckpt_error *err)
 {
 	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "time.unshare");
 	const Ckpt__Time__Clocks *rec = record(run, ns->id, err);
@@ -315,7 +322,8 @@ static int unshare_in(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_ns 
 			  : 0;
 }
 
-static int unshare_in_tasks(struct ckpt_run *run, struct ckpt_error *err)
+/* Those that are not late, so that others can hold them. */
+static int make_early(struct ckpt_run *run, struct ckpt_error *err)
 {
 	int r = 0;
 
@@ -324,12 +332,12 @@ static int unshare_in_tasks(struct ckpt_run *run, struct ckpt_error *err)
 		struct ckpt_task *t;
 		size_t n;
 
-		if (ns->type != CKPT_NS_TIME || ns->own || ns->fd >= 0)
+		if (ns->type != CKPT_NS_TIME || ns->own || ns->fd >= 0 || ckpt_ns_is_late(run, ns))
 			continue;
-		t = ckpt_task_by_id(run, parent_of(run, ns, &n));
-		if (!t || n > 1 || t->zombie)
+		t = ckpt_task_by_id(run, ckpt_ns_maker(run, ns, &n));
+		if (!t || t->zombie)
 			return ckpt_fail_image(err, "%s: nobody can have made it", ns->name);
-		r = unshare_in(run, t, ns, err);
+		r = make_in(run, ns, t, err);
 	}
 	return r;
 }
@@ -363,6 +371,7 @@ static const struct ckpt_ns_kind kind = {
 	.collect = collect,
 	.plan = plan,
 	.make = make,
+	.make_in = make_in,
 };
 
 static const struct ckpt_extension extensions[] = {
@@ -406,15 +415,15 @@ static const struct ckpt_step steps[] = {
 	{ .runs = CKPT_RESTORE,
 	  .name = "plan",
 	  .help = "-o time.continue=yes",
-	  .after = LIST("ns.plan"),
-	  .before = LIST("planned"),
+	  .after = LIST("loaded"),
+	  .before = LIST("ns.plan"),
 	  .fn = plan_own },
 	{ .runs = CKPT_RESTORE,
 	  .name = "unshare",
 	  .help = "tasks make time namespaces for their children",
 	  .after = LIST("tasks-made"),
 	  .before = LIST("ns.join"),
-	  .fn = unshare_in_tasks },
+	  .fn = make_early },
 	{ .name = NULL },
 };
 

@@ -13,8 +13,8 @@ USER = ("setpriv", "--reuid=1000", "--regid=1000", "--clear-groups")
 SANDBOX = ("bwrap", "--unshare-all", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc",
            "--tmpfs", "/var/tmp", "--bind", "DIR", "DIR")
 BUBBLEWRAP = USER + SANDBOX
-# not a time namespace: that of its children is refused where unshare is in a user namespace (time.children)
-EVERYTHING = ("unshare", "--map-root-user", "--mount-proc", "--fork", "-m", "-u", "-i", "-n", "-p", "-C")
+EVERYTHING = ("unshare", "--map-root-user", "--mount-proc", "--fork", "-m", "-u", "-i", "-n", "-p", "-C",
+              "-T")
 
 # {name: (scenario, the words before the program; DIR is the victim's directory)}
 SANDBOXES = {
