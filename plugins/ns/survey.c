@@ -49,6 +49,19 @@ static int if_off(struct ckpt_run *run, void *arg, struct ckpt_error *err)
 	return kind->feature ? ckpt_refuse_off(run, kind->feature, r->task, r->object) : 1;
 }
 
+/* Would the children of some thread be born there? */
+static bool is_for_children(struct ckpt_run *run, const struct ckpt_ns *ns)
+{
+	for (size_t i = 0; i < ckpt_task_count(run); i++) {
+		uint32_t id = ckpt_task_at(run, i)->id;
+
+		for (size_t k = 0; k < ckpt_ns_seats(run, id); k++)
+			if (ckpt_ns_seat(run, id, k)->pid_for_children == ns)
+				return true;
+	}
+	return false;
+}
+
 /* 1: it will be saved. 0: lost by permission. -ECANCELED: a blocker is listed. */
 static int decide(struct ckpt_run *run, struct refusal *r)
 {
@@ -60,12 +73,13 @@ static int decide(struct ckpt_run *run, struct refusal *r)
 	snprintf(r->object, sizeof(r->object), "%s namespace %s:[%llu]",
 		 ckpt_ns_type_name(ns->type), ckpt_ns_type_name(ns->type),
 		 (unsigned long long)ns->ino);
-	/* pid itself says what of those that processes are in it cannot save */
+	/* pid itself says what of those that it knows it cannot save */
 	if (ns->type == CKPT_NS_PID)
-		return ns->member ? 1
-				  : refuse(run, r, "no process of the tree is in it",
-					   "close its descriptors, or dump the tree of its first "
-					   "process");
+		return ns->member || is_for_children(run, ns)
+			       ? 1
+			       : refuse(run, r, "no process of the tree is in it",
+					"close its descriptors, or dump the tree of its first "
+					"process");
 	if (!ns_kind(run, ns->type, &plugin)) {
 		snprintf(reason, sizeof(reason),
 			 "it is not the one that ckpt runs in, and no plugin that is on saves %s "

@@ -125,6 +125,7 @@ static int thread_record(struct collect *c, const struct ckpt_thread *th, size_t
 			 struct ckpt_error *err)
 {
 	struct ckpt_task *t = th->task;
+	bool lost;
 	int at;
 
 	if (pid_status_numbers(status, "NSpid", nr) < 0)
@@ -135,7 +136,9 @@ static int thread_record(struct collect *c, const struct ckpt_thread *th, size_t
 	}
 	if (t->zombie)
 		return 0;
-	at = pid_nsmap_children(&c->map, t, k, err);
+	lost = pid_ns_is_empty(ckpt_ns_seat(c->run, t->id, k)->pid_for_children) &&
+	       !ckpt_feature_on(c->run, "empty-namespaces");
+	at = lost ? pid_nsmap_of(&c->map, t, err) : pid_nsmap_children(&c->map, t, k, err);
 	if (at < 0)
 		return at;
 	rec->children_ns = c->map.ns[at].id;
@@ -293,7 +296,9 @@ static int put_namespaces(struct collect *c, struct ckpt_error *err)
 		rec.level = c->map.ns[i].level;
 		rec.ns = i ? c->map.ns[i].nsfs->id : 0;
 		rec.init = c->map.ns[i].init;
-		r = pid_collect_counters(c->run, &rec, &c->map.ns[i], err);
+		r = i ? pid_empty_state(c->run, c->map.ns[i].nsfs, &rec.empty, err) : 0;
+		if (r == 0)
+			r = pid_collect_counters(c->run, &rec, &c->map.ns[i], err);
 		if (r == 0)
 			r = ckpt_record_put(c->run, PID_REC_NAMESPACE, &rec.base, err);
 	}

@@ -246,10 +246,10 @@ int pid_counters(struct ckpt_run *run, struct ckpt_error *err)
 	/* a helper takes a number on all levels above: the innermost first */
 	for (size_t i = p->n_ns; i-- > 1 && r == 0;) {
 		const struct ckpt_ns_place place = { .ns[CKPT_NS_PID] = p->nsfs[i] };
-		const struct pid_node *n = &p->nodes[pid_plan_init(p, (uint32_t)i)];
+		const int init = pid_plan_init(p, (uint32_t)i);
 		struct counters c = { p->ns[i], own_pid_max() };
 
-		if (n->task && !n->task->zombie)
+		if (init >= 0 && p->nodes[init].task && !p->nodes[init].task->zombie)
 			r = ckpt_ns_run(run, &place, write_counters, &c, err);
 	}
 	return r;

@@ -133,5 +133,5 @@ int pid_make(struct ckpt_run *run, struct ckpt_error *err)
 			return ckpt_wrap(err, "task %u", n->id);
 	}
 	ckpt_count(run, "processes", p->n_tasks);
-	return r;
+	return r < 0 ? r : pid_empty_make(run, p, err);
 }

@@ -85,6 +85,20 @@ int pid_birth_born(struct ckpt_run *run, struct ckpt_task *t, bool moment, struc
 /* Is there an extension of that name, of a plugin that is on? */
 bool pid_has_extension(struct ckpt_run *run, const char *point, const char *name);
 
+/* ---- namespaces that nobody is in (empty.c) ------------------------------------- */
+
+/* As in its record; 0: somebody is in it. */
+enum { PID_NS_UNBORN = 1, PID_NS_ENDED = 2 };
+
+/* dump: no process of the tree is in it. */
+bool pid_ns_is_empty(const struct ckpt_ns *ns);
+/* 1: it is not one that is only there for somebody's children; 0: it is, or is refused. */
+int pid_empty_survey(struct ckpt_run *run, const struct ckpt_ns *ns);
+int pid_empty_state(struct ckpt_run *run, const struct ckpt_ns *ns, uint32_t *state,
+		    struct ckpt_error *err);
+struct pid_plan;
+int pid_empty_make(struct ckpt_run *run, const struct pid_plan *p, struct ckpt_error *err);
+
 /* ---- counters of nested namespaces (counters.c) -------------------------------- */
 
 int pid_collect_counters(struct ckpt_run *run, Ckpt__Pid__Namespace *rec, struct pid_ns *ns,
@@ -113,6 +127,7 @@ int pid_groups(struct ckpt_run *run, struct ckpt_error *err);
 int pid_end(struct ckpt_run *run, struct ckpt_error *err);
 int pid_reserve(struct ckpt_run *run, struct ckpt_error *err);
 int pid_threads(struct ckpt_run *run, struct ckpt_error *err);
+int pid_outer_children_ns(struct ckpt_run *run, struct ckpt_error *err);
 int pid_children_ns(struct ckpt_run *run, struct ckpt_error *err);
 int pid_counters(struct ckpt_run *run, struct ckpt_error *err);
 
@@ -156,7 +171,7 @@ struct pid_plan {
 	size_t n, n_tasks, cap;
 	const Ckpt__Pid__Namespace **ns;
 	struct ckpt_ns **nsfs; /* the same, as the engine has them */
-	int *inits;	       /* node of each namespace's first process; -1 for ckpt's own */
+	int *inits; /* node of each namespace's first process; -1: ckpt's own, or empty */
 	size_t n_ns;
 	struct pid_op *ops;
 	size_t n_ops;
@@ -165,7 +180,7 @@ struct pid_plan {
 void pid_plan_free(void *plan);
 /* The node of an id; -1: there is none. */
 int pid_plan_node(const struct pid_plan *p, uint32_t id);
-/* Index of the init of a namespace (by index); -1 for ckpt's own. */
+/* Index of the init of a namespace (by index); -1 for ckpt's own and empty ones. */
 int pid_plan_init(const struct pid_plan *p, uint32_t ns);
 /* Is namespace `b` (index) `a` or below it? */
 bool pid_plan_covers(const struct pid_plan *p, uint32_t a, uint32_t b);

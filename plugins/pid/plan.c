@@ -80,7 +80,8 @@ static int load_namespaces(struct ckpt_run *run, struct pid_plan *p, struct ckpt
 
 		p->ns[i] = r;
 		if (r->id != i + 1 || own != (r->parent == 0) || r->parent > i ||
-		    own != (r->init == 0))
+		    (own || r->empty) != (r->init == 0) || (own && r->empty) ||
+		    r->empty > PID_NS_ENDED || (!own && p->ns[r->parent - 1]->empty))
 			return ckpt_fail_image(err, "pid namespace %u: bad parent or first process",
 					       r->id);
 		if (r->level != (own ? 0 : p->ns[r->parent - 1]->level + 1) ||
@@ -134,7 +135,7 @@ static int check_task(const struct pid_plan *p, const Ckpt__Pid__Task *r, struct
 	int e;
 
 	snprintf(what, sizeof(what), "task %u", r->id);
-	if (!r->ns || r->ns > p->n_ns)
+	if (!r->ns || r->ns > p->n_ns || p->ns[r->ns - 1]->empty)
 		return ckpt_fail_image(err, "%s: no pid namespace %u", what, r->ns);
 	if (!r->n_threads)
 		return ckpt_fail_image(err, "%s: no thread", what);
@@ -195,6 +196,26 @@ static int load_tasks(struct ckpt_run *run, struct pid_plan *p, struct ckpt_erro
 	return 0;
 }
 
+/* Who may not go to a namespace when it has its threads cannot have them either. */
+static int check_children_ns(struct ckpt_run *run, const struct pid_plan *p, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < p->n_tasks; i++) {
+		const Ckpt__Pid__Task *r = p->nodes[i].rec;
+		const struct ckpt_ns *user = ckpt_ns_seat(run, r->id, 0)->ns[CKPT_NS_USER];
+
+		for (size_t k = 0; k < r->n_threads && !r->zombie && r->n_threads > 1; k++) {
+			uint32_t ns = r->threads[k]->children_ns;
+
+			if (ns != r->ns && !ckpt_ns_below(p->nsfs[ns - 1]->owner, user))
+				return ckpt_fail_image(err,
+						       "task %u: several threads, and pid "
+						       "namespace %u for children",
+						       r->id, ns);
+		}
+	}
+	return 0;
+}
+
 static int load_leaders(struct ckpt_run *run, struct pid_plan *p, struct ckpt_error *err)
 {
 	for (size_t i = 0; i < ckpt_record_count(run, "pid.leader"); i++) {
@@ -204,7 +225,8 @@ static int load_leaders(struct ckpt_run *run, struct pid_plan *p, struct ckpt_er
 		int e;
 
 		snprintf(what, sizeof(what), "dead leader %u", r->id);
-		if (r->id <= p->nodes[p->n - 1].id || !r->ns || r->ns > p->n_ns)
+		if (r->id <= p->nodes[p->n - 1].id || !r->ns || r->ns > p->n_ns ||
+		    p->ns[r->ns - 1]->empty)
 			return ckpt_fail_image(err, "%s: bad id or pid namespace", what);
 		e = check_pids(p, r->ns - 1, r->pids, r->n_pids, what, err);
 		if (e < 0)
@@ -261,15 +283,17 @@ static int check_inits(struct pid_plan *p, struct ckpt_error *err)
 {
 	p->inits[0] = -1;
 	for (size_t i = 1; i < p->n_ns; i++) {
-		int at = pid_plan_node(p, p->ns[i]->init);
+		int at = p->ns[i]->empty ? -1 : pid_plan_node(p, p->ns[i]->init);
 		const struct pid_node *n = at < 0 ? NULL : &p->nodes[at];
 
+		p->inits[i] = at;
+		if (p->ns[i]->empty)
+			continue;
 		if (!n || n->kind != PID_TASK || n->ns != i || n->rec->zombie ||
 		    (n->n_pids && n->pids[n->n_pids - 1] != 1))
 			return ckpt_fail_image(err,
 					       "pid namespace %u: task %u is not its first process",
 					       p->ns[i]->id, p->ns[i]->init);
-		p->inits[i] = at;
 	}
 	return 0;
 }
@@ -291,6 +315,8 @@ static int load(struct ckpt_run *run, struct pid_plan *p, struct ckpt_error *err
 	if (!p->nodes)
 		return ckpt_fail_sys(err, ENOMEM, "plan of %zu tasks", p->n_tasks);
 	r = load_tasks(run, p, err);
+	if (r == 0)
+		r = check_children_ns(run, p, err);
 	if (r == 0)
 		r = load_leaders(run, p, err);
 	if (r == 0)

@@ -280,14 +280,12 @@ static void inits_in_tree(struct survey *s)
 	for (size_t i = 1; i < s->map.n; i++) {
 		char object[64];
 
-		if (s->map.ns[i].init)
+		if (s->map.ns[i].init || !pid_empty_survey(s->run, s->map.ns[i].nsfs))
 			continue;
 		snprintf(object, sizeof(object), "pid namespace %llu",
 			 (unsigned long long)s->map.ns[i].ino);
-		refuse(s, NULL, "nested-namespaces", object,
-		       "its first process is not in the tree, or there is none (unshared, nothing "
-		       "forked yet)",
-		       "dump the tree of its first process, or once there is one", true);
+		refuse(s, NULL, "nested-namespaces", object, "its first process is not in the tree",
+		       "dump the tree of its first process", true);
 	}
 }
 

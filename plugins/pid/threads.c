@@ -197,7 +197,13 @@ int pid_threads(struct ckpt_run *run, struct ckpt_error *err)
 	return 0;
 }
 
-int pid_children_ns(struct ckpt_run *run, struct ckpt_error *err)
+/* The user namespace that a task is in has no say there, so the task goes before it is in it. */
+static bool is_outer(struct ckpt_run *run, const struct ckpt_task *t, const struct ckpt_ns *ns)
+{
+	return !ckpt_ns_below(ns->owner, ckpt_ns_of_task(run, t, CKPT_NS_USER));
+}
+
+static int enter_children_ns(struct ckpt_run *run, bool outer, struct ckpt_error *err)
 {
 	struct pid_plan *p = ckpt_state(run);
 	int r = 0;
@@ -208,9 +214,19 @@ int pid_children_ns(struct ckpt_run *run, struct ckpt_error *err)
 		for (size_t k = 0; k < n->rec->n_threads && !n->rec->zombie && r == 0; k++) {
 			uint32_t ns = n->rec->threads[k]->children_ns - 1;
 
-			if (ns != n->ns)
+			if (ns != n->ns && is_outer(run, n->task, p->nsfs[ns]) == outer)
 				r = ckpt_ns_enter(run, n->task->threads[k], p->nsfs[ns], err);
 		}
 	}
 	return r;
+}
+
+int pid_outer_children_ns(struct ckpt_run *run, struct ckpt_error *err)
+{
+	return enter_children_ns(run, true, err);
+}
+
+int pid_children_ns(struct ckpt_run *run, struct ckpt_error *err)
+{
+	return enter_children_ns(run, false, err);
 }
