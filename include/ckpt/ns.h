@@ -167,6 +167,10 @@ CKPT_API int ckpt_ns_place_task(struct ckpt_run *run, uint32_t task,
 
 /* ---- the extension point --------------------------------------------------------- */
 
+#define CKPT_NS_NO_ID UINT32_MAX
+
+enum ckpt_ns_id { CKPT_NS_UID, CKPT_NS_GID, CKPT_NS_GROUP /* supplementary: setgroups(2) */ };
+
 /* What namespaces of one type hold. Functions may be NULL. Since 0.1. */
 struct ckpt_ns_kind {
 	uint32_t size; /* sizeof(struct ckpt_ns_kind) */
@@ -192,6 +196,12 @@ struct ckpt_ns_kind {
 	 */
 	int (*make_in)(struct ckpt_run *run, struct ckpt_ns *ns, struct ckpt_task *t,
 		       struct ckpt_error *err);
+	/*
+	 * restore: by which number may a task take an id of ckpt's when it is in that user
+	 * namespace? -1: by none. CKPT_NS_NO_ID: 0, if it may take any.
+	 */
+	int64_t (*id_inside)(struct ckpt_run *run, const struct ckpt_ns *ns, enum ckpt_ns_id what,
+			     uint32_t id);
 };
 
 #define CKPT_NS_POINT "ns"

@@ -147,7 +147,7 @@ static const struct task_creds *own(struct task_state *st, struct ckpt_error *er
 	return st->mine;
 }
 
-static bool same_ids(const Ckpt__Task__Credentials *a, const Ckpt__Task__Credentials *b)
+bool task_ids_same(const Ckpt__Task__Credentials *a, const Ckpt__Task__Credentials *b)
 {
 	return b && b->n_uids == 4 && b->n_gids == 4 && a->n_groups == b->n_groups &&
 	       !memcmp(a->uids, b->uids, 4 * sizeof(*a->uids)) &&
@@ -157,9 +157,10 @@ static bool same_ids(const Ckpt__Task__Credentials *a, const Ckpt__Task__Credent
 
 bool task_creds_same(const Ckpt__Task__Credentials *a, const Ckpt__Task__Credentials *b)
 {
-	return same_ids(a, b) && a->inheritable == b->inheritable && a->permitted == b->permitted &&
-	       a->effective == b->effective && a->bounding == b->bounding &&
-	       a->ambient == b->ambient && a->securebits == b->securebits;
+	return task_ids_same(a, b) && a->inheritable == b->inheritable &&
+	       a->permitted == b->permitted && a->effective == b->effective &&
+	       a->bounding == b->bounding && a->ambient == b->ambient &&
+	       a->securebits == b->securebits;
 }
 
 bool task_creds_is_own(struct task_state *st, const struct task_creds *c)
@@ -192,30 +193,6 @@ bool task_is_nested(struct ckpt_run *run, uint32_t id)
 	return !ckpt_ns_seat(run, id, 0)->ns[CKPT_NS_USER]->own;
 }
 
-/* The main thread's record of the same task: its threads follow it in the image. */
-static const Ckpt__Task__Thread *main_thread(struct ckpt_run *run, const Ckpt__Task__Thread *rec)
-{
-	for (size_t i = 0; i < ckpt_record_count(run, "task.thread"); i++) {
-		const Ckpt__Task__Thread *m = ckpt_record_at(run, "task.thread", i);
-
-		if (m->id == rec->id && m->index == 0)
-			return m;
-	}
-	return NULL;
-}
-
-/* Ids are taken before the user namespace is joined, and threads are made after that. */
-static void plan_nested(struct ckpt_run *run, const Ckpt__Task__Thread *rec)
-{
-	const Ckpt__Task__Thread *m = rec->index ? main_thread(run, rec) : NULL;
-
-	if (m && !same_ids(rec->credentials, m->credentials))
-		ckpt_unmet(run, CKPT_EXIT_REFUSED, "let all threads of a process have the same ids",
-			   "task %u, thread %u: it has other ids than the main thread, in a user "
-			   "namespace of its own",
-			   rec->id, rec->index);
-}
-
 int task_creds_plan(struct ckpt_run *run, struct task_state *st, const Ckpt__Task__Thread *rec,
 		    struct ckpt_error *err)
 {
@@ -230,10 +207,8 @@ int task_creds_plan(struct ckpt_run *run, struct task_state *st, const Ckpt__Tas
 		return TASK_BAD(err, "credentials: capability sets contradict each other");
 	if (!task_saved(st, TASK_CREDS))
 		return 0;
-	if (task_is_nested(run, rec->id)) {
-		plan_nested(run, rec);
-		return 0;
-	}
+	if (task_is_nested(run, rec->id))
+		return task_inside_plan(run, rec, err);
 	mine = own(st, err);
 	if (!mine)
 		return -err->err;
@@ -292,8 +267,9 @@ void task_ids_script(struct ckpt_script *s, const Ckpt__Task__Credentials *c)
  * inheritable when it is raised; lock bits come last but for giving up what sets them.
  */
 void task_creds_script(struct task_state *st, struct ckpt_script *s,
-		       const Ckpt__Task__Credentials *c, bool nested)
+		       const Ckpt__Task__Credentials *c, const struct task_inside *inside)
 {
+	const bool nested = inside != NULL;
 	struct ckpt_error ignored = { 0 };
 	/* what ckpt's own set does not have need not be dropped; who joined has all there are */
 	const struct task_creds *mine = nested ? NULL : own(st, &ignored);
@@ -308,7 +284,9 @@ void task_creds_script(struct task_state *st, struct ckpt_script *s,
 		if (bounded & ~c->bounding & (1ULL << cap))
 			add_prctl(s, PR_CAPBSET_DROP, cap, 0);
 	add_prctl(s, PR_SET_SECUREBITS, KEEP, 0);
-	if (!nested)
+	if (nested)
+		task_inside_script(s, inside);
+	else
 		set_uids(s, c);
 	set_caps(s, have, have, c->inheritable);
 	add_prctl(s, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0);

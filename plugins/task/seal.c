@@ -263,19 +263,25 @@ static int limits(struct ckpt_run *run, struct ckpt_script *s, struct ckpt_task 
 	return 0;
 }
 
-static void creds(struct ckpt_run *run, struct ckpt_script *s, const Ckpt__Task__Thread *rec)
+static int creds(struct ckpt_run *run, struct ckpt_script *s, const Ckpt__Task__Thread *rec,
+		 struct ckpt_error *err)
 {
+	__attribute__((cleanup(task_inside_free))) struct task_inside inside = { 0 };
 	struct task_state *st = ckpt_state(run);
 	const bool nested = task_is_nested(run, rec->id);
 	const bool born = !nested && task_born_creds(st, rec->credentials);
+	int r = nested ? task_inside_of(run, rec, &inside, err) : 0;
 
+	if (r < 0)
+		return r;
 	if (task_saved(st, TASK_CREDS) && !born)
-		task_creds_script(st, s, rec->credentials, nested);
+		task_creds_script(st, s, rec->credentials, nested ? &inside : NULL);
 	if (rec->credentials->no_new_privs)
 		set_prctl(s, PR_SET_NO_NEW_PRIVS, 1, 0);
 	/* a change of ids forgets it; nobody is born with one */
 	if (rec->pdeath_signal || !born)
 		set_prctl(s, PR_SET_PDEATHSIG, rec->pdeath_signal, 0);
+	return 0;
 }
 
 /* Each change of ids in any thread resets it, so it comes after all of them. */
@@ -291,7 +297,8 @@ static int seal_other(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt__
 
 	if (!rec->index)
 		return 0;
-	creds(run, s, rec);
+	if (creds(run, s, rec, err) < 0)
+		return -err->err;
 	return ckpt_script_post(ckpt_steal_ptr(&s), th, err);
 }
 
@@ -307,9 +314,10 @@ static int seal_leader(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt_
 	if (!p)
 		return ckpt_fail(err, ESRCH, "task %u has no record of its process", rec->id);
 	r = limits(run, s, th->task, p, err);
+	if (r == 0)
+		r = creds(run, s, rec, err);
 	if (r < 0)
 		return r;
-	creds(run, s, rec);
 	dumpable(s, p);
 	return ckpt_script_post(ckpt_steal_ptr(&s), th, err);
 }

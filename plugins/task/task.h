@@ -149,9 +149,25 @@ int task_creds_plan(struct ckpt_run *run, struct task_state *st, const Ckpt__Tas
 bool task_is_nested(struct ckpt_run *run, uint32_t id);
 /* The ids, with all capabilities kept: what has to be done before a user namespace is joined. */
 void task_ids_script(struct ckpt_script *s, const Ckpt__Task__Credentials *c);
-/* All of it; `nested`: in its user namespace, and with its ids. */
+struct task_inside;
+/* All of it; `inside`: in its user namespace, and with its main thread's ids. NULL: in ckpt's. */
 void task_creds_script(struct task_state *st, struct ckpt_script *s,
-		       const Ckpt__Task__Credentials *c, bool nested);
+		       const Ckpt__Task__Credentials *c, const struct task_inside *inside);
+bool task_ids_same(const Ckpt__Task__Credentials *a, const Ckpt__Task__Credentials *b);
+
+/* inside.c: ids that a thread takes when its process is in a user namespace of its own */
+struct task_inside {
+	/* as numbers there, real, effective, saved, filesystem; -1: those of the main thread */
+	int64_t uids[4], gids[4];
+	uint32_t *groups; /* NULL: those of the main thread */
+	size_t n_groups;
+};
+/* 1: not to be had there. */
+int task_inside_of(struct ckpt_run *run, const Ckpt__Task__Thread *rec, struct task_inside *out,
+		   struct ckpt_error *err);
+void task_inside_free(struct task_inside *in);
+int task_inside_plan(struct ckpt_run *run, const Ckpt__Task__Thread *rec, struct ckpt_error *err);
+void task_inside_script(struct ckpt_script *s, const struct task_inside *in);
 
 /* scheduling.c */
 struct task_sched {

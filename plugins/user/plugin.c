@@ -100,6 +100,20 @@ static int make(struct ckpt_run *run, struct ckpt_ns *ns, struct ckpt_error *err
 	return ckpt_ns_make_user(run, ns, &maps, err);
 }
 
+static int64_t id_inside(struct ckpt_run *run, const struct ckpt_ns *ns, enum ckpt_ns_id what,
+			 uint32_t id)
+{
+	const Ckpt__User__Maps *rec = maps_of(run, ns);
+	struct user_list map;
+
+	if (!rec || (what == CKPT_NS_GROUP && rec->deny_setgroups))
+		return -1;
+	map = user_map_of(rec, what == CKPT_NS_UID ? USER_UIDS : USER_GIDS);
+	if (id == CKPT_NS_NO_ID)
+		return map.n ? 0 : -1;
+	return user_down(&map, id, 1);
+}
+
 static const struct ckpt_ns_kind kind = {
 	.size = sizeof(kind),
 	.type = CKPT_NS_USER,
@@ -109,6 +123,7 @@ static const struct ckpt_ns_kind kind = {
 	.make = make,
 	/* what counts is all there by then: a limit may be below it */
 	.settle = user_limits_write,
+	.id_inside = id_inside,
 };
 
 static const struct ckpt_extension extensions[] = {
