@@ -11,6 +11,7 @@ static const struct {
 	const char *file;
 	bool always; /* tasks cannot be moved in, or groups below have no controllers, without */
 } known[] = {
+	{ CGROUP_TYPE, true }, /* of version 2; others depend on it */
 	/* version 1 */
 	{ "cgroup.clone_children", false },
 	{ "notify_on_release", false },
@@ -76,7 +77,8 @@ void cgroup_attributes_free(struct cgroup_attributes *a)
 	free(a->list);
 }
 
-int cgroup_attributes_read(int dir, bool all, struct cgroup_attributes *out, struct ckpt_error *err)
+int cgroup_attributes_read(int dir, bool all, bool threaded, struct cgroup_attributes *out,
+			   struct ckpt_error *err)
 {
 	out->items = calloc(CKPT_ARRAY_SIZE(known), sizeof(*out->items));
 	out->list = calloc(CKPT_ARRAY_SIZE(known), sizeof(*out->list));
@@ -88,6 +90,10 @@ int cgroup_attributes_read(int dir, bool all, struct cgroup_attributes *out, str
 
 		if ((all || known[i].always) && cgroup_read(dir, known[i].file, &value, err) < 0)
 			return -err->err;
+		/* a domain becomes a threaded one by the groups below it */
+		if (value && !strcmp(known[i].file, CGROUP_TYPE) &&
+		    (!threaded || strcmp(value, CGROUP_THREADED)))
+			free(ckpt_steal_ptr(&value));
 		if (!value)
 			continue;
 		ckpt__cgroup__attribute__init(a);

@@ -77,9 +77,15 @@ struct cgroup_attributes {
 	size_t n;
 };
 void cgroup_attributes_free(struct cgroup_attributes *a);
-/* What is set in a group: all limits, or without `all` only what no group can do without. */
-int cgroup_attributes_read(int dir, bool all, struct cgroup_attributes *out,
+/*
+ * What is set in a group: all limits, or without `all` only what no group can do without;
+ * `threaded`: its type, if that is none that comes by itself.
+ */
+int cgroup_attributes_read(int dir, bool all, bool threaded, struct cgroup_attributes *out,
 			   struct ckpt_error *err);
+/* The file and the value of that. */
+#define CGROUP_TYPE	"cgroup.type"
+#define CGROUP_THREADED "threaded"
 bool cgroup_attribute_known(const char *file);
 /* Give a group that was just made its settings. */
 int cgroup_attributes_write(int dir, const Ckpt__Cgroup__Group *rec, struct ckpt_error *err);

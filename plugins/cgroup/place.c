@@ -163,31 +163,50 @@ int cgroup_place(struct ckpt_run *run, struct ckpt_error *err)
 	return r;
 }
 
-/* Only hierarchies of version 1 hold threads apart. */
-int cgroup_threads(struct ckpt_run *run, struct ckpt_error *err)
+static bool is_in(const Ckpt__Cgroup__Member *m, uint32_t group)
+{
+	for (size_t k = 0; m && k < m->n_groups; k++)
+		if (m->groups[k] == group)
+			return true;
+	return false;
+}
+
+/* Those that its process is not in: version 2 takes a thread only where it has threaded groups. */
+static int move_thread(struct ckpt_run *run, struct cgroup_state *st, const Ckpt__Cgroup__Member *m,
+		       const Ckpt__Cgroup__Member *leader, pid_t tid, struct ckpt_error *err)
 {
 	int r = 0;
+
+	for (size_t k = 0; k < m->n_groups && r == 0; k++) {
+		const Ckpt__Cgroup__Group *g = cgroup_record(run, m->groups[k]);
+		int h = cgroup_hierarchy(st, g->hierarchy);
+
+		if (h >= 0 && !is_in(leader, m->groups[k]))
+			r = cgroup_move(st, (size_t)h, cgroup_target(run, st, g),
+					*g->hierarchy ? "tasks" : "cgroup.threads", tid, err);
+	}
+	return r;
+}
+
+int cgroup_threads(struct ckpt_run *run, struct ckpt_error *err)
+{
+	struct cgroup_state *st = cgroup_state(run, err);
+	const Ckpt__Cgroup__Member *leader = NULL;
+	int r = st ? 0 : -err->err;
 
 	for (size_t i = 0; i < ckpt_record_count(run, "cgroup.member") && r == 0; i++) {
 		const Ckpt__Cgroup__Member *m = ckpt_record_at(run, "cgroup.member", i);
 		const struct ckpt_task *t = m->index ? ckpt_task_by_id(run, m->id) : NULL;
-		struct cgroup_state *st = cgroup_state(run, err);
 
-		if (!st)
-			return -err->err;
-		if (!m->index)
+		if (!m->index) {
+			leader = m;
 			continue;
+		}
 		if (!t || m->index >= t->n_threads)
 			return ckpt_fail(err, ESRCH, "task %u, thread %u was not made", m->id,
 					 m->index);
-		for (size_t k = 0; k < m->n_groups && r == 0; k++) {
-			const Ckpt__Cgroup__Group *g = cgroup_record(run, m->groups[k]);
-			int h = cgroup_hierarchy(st, g->hierarchy);
-
-			if (h >= 0 && *g->hierarchy)
-				r = cgroup_move(st, (size_t)h, cgroup_target(run, st, g), "tasks",
-						t->threads[m->index]->tid, err);
-		}
+		r = move_thread(run, st, m, leader && leader->id == m->id ? leader : NULL,
+				t->threads[m->index]->tid, err);
 	}
 	return r;
 }

@@ -54,6 +54,8 @@ static int check_attributes(const Ckpt__Cgroup__Group *g, struct ckpt_error *err
 		if (!cgroup_attribute_known(a->file))
 			return BAD(err, "control group %u: unknown setting \"%.64s\"", g->id,
 				   a->file);
+		if (!strcmp(a->file, CGROUP_TYPE) && strcmp(a->value, CGROUP_THREADED))
+			return BAD(err, "control group %u: type \"%.20s\"", g->id, a->value);
 		if (strlen(a->value) >= CGROUP_MAX_VALUE)
 			return BAD(err, "control group %u: %s of %zu bytes", g->id, a->file,
 				   strlen(a->value));
@@ -172,6 +174,28 @@ static void check_copies(struct ckpt_run *run)
 	}
 }
 
+/* One that is there already must hold threads, if they are to be held apart. */
+static int check_threaded(struct ckpt_run *run, struct cgroup_state *st, size_t h,
+			  const Ckpt__Cgroup__Group *g, struct ckpt_error *err)
+{
+	struct ckpt_error ignored = { 0 };
+	CKPT_AUTO_FREE char *type = NULL;
+	CKPT_AUTO_FD int dir = -1;
+
+	if (!g->n_attributes || strcmp(g->attributes[0]->file, CGROUP_TYPE))
+		return 0;
+	dir = cgroup_open(st, h, g->path, &ignored);
+	if (dir < 0)
+		return 0;
+	if (cgroup_read(dir, CGROUP_TYPE, &type, err) < 0)
+		return -err->err;
+	if (!type || strcmp(type, CGROUP_THREADED))
+		ckpt_unmet(run, CKPT_EXIT_REFUSED, "remove that group before the restore",
+			   "control group %s was threaded, and the one that is here is not",
+			   g->path);
+	return 0;
+}
+
 /* Is everything here that the groups need? Those that are missing are made. */
 static int check_machine(struct ckpt_run *run, struct cgroup_state *st, struct ckpt_error *err)
 {
@@ -180,6 +204,9 @@ static int check_machine(struct ckpt_run *run, struct cgroup_state *st, struct c
 		struct ckpt_error local = { 0 };
 		int h = cgroup_hierarchy(st, g->hierarchy);
 
+		if (h >= 0 && !cgroup_follows(run, g) && g->path[1] &&
+		    check_threaded(run, st, (size_t)h, g, err) < 0)
+			return -err->err;
 		if (cgroup_follows(run, g) || g->path[1])
 			continue;
 		if (h < 0)

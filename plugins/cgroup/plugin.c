@@ -23,7 +23,8 @@ static const struct ckpt_option options[] = {
 
 static const struct ckpt_feature features[] = {
 	{ "membership", "control groups of tasks, in each hierarchy" },
-	{ "threads", "threads in other groups than their process (version 1)" },
+	{ "threads", "threads in other groups than their process" },
+	{ "threaded", "groups of version 2 that hold threads, not processes" },
 	{ "namespaces", "cgroup namespaces with their roots" },
 	{ NULL, NULL },
 };

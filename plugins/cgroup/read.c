@@ -85,6 +85,20 @@ static int reads(int dir, const char *file, const char *value, struct ckpt_error
 	return r < 0 ? r : text && !strcmp(text, value);
 }
 
+/* By its own setting or by that of one above. 1: it is. */
+static int is_frozen(int dir, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE char *events = NULL;
+	int r = cgroup_read(dir, "cgroup.events", &events, err);
+
+	if (r == 0 && events && strstr(events, "frozen 1"))
+		return 1;
+	/* asked for, and not so yet */
+	if (r == 0)
+		r = reads(dir, "cgroup.freeze", "1", err);
+	return r ? r : reads(dir, "freezer.state", "FROZEN", err);
+}
+
 /* What of a group cannot come back. */
 static int survey_group(struct ckpt_run *run, const struct ckpt_task *t, struct cgroup_state *st,
 			size_t h, const char *path, struct ckpt_error *err)
@@ -103,14 +117,10 @@ static int survey_group(struct ckpt_run *run, const struct ckpt_task *t, struct 
 	dir = cgroup_open(st, h, path, err);
 	if (dir < 0)
 		return dir == -ENOENT && ckpt_is_live(run) ? 0 : dir;
-	r = reads(dir, "cgroup.type", "threaded", err);
-	if (r == 1)
-		return refuse(run, t, "threaded", object, "threaded groups are not saved",
-			      "move the process into a group of type domain");
-	if (!r)
-		r = reads(dir, "cgroup.freeze", "1", err);
-	if (!r)
-		r = reads(dir, "freezer.state", "FROZEN", err);
+	r = reads(dir, CGROUP_TYPE, CGROUP_THREADED, err);
+	if (r == 1 && ckpt_refuse_off(run, "threaded", t, object) < 0)
+		return 0;
+	r = r < 0 ? r : is_frozen(dir, err);
 	return r == 1 ? refuse(run, t, "frozen", object, "it is frozen", "thaw it before the dump")
 		      : r;
 }
@@ -195,9 +205,9 @@ static int read_group(struct ckpt_run *run, int dir, Ckpt__Cgroup__Group *rec,
 	if (fstat(dir, &sb) || fstatat(dir, "cgroup.procs", &files, 0))
 		return ckpt_fail_sys(err, errno, "control group %s", rec->path);
 	/* the topmost one is never made */
-	r = rec->path[1]
-		    ? cgroup_attributes_read(dir, ckpt_opt_bool(run, "attributes"), attributes, err)
-		    : 0;
+	r = rec->path[1] ? cgroup_attributes_read(dir, ckpt_opt_bool(run, "attributes"),
+						  ckpt_feature_on(run, "threaded"), attributes, err)
+			 : 0;
 	rec->uid = sb.st_uid;
 	rec->gid = sb.st_gid;
 	rec->mode = sb.st_mode & 07777;
@@ -297,6 +307,19 @@ static int put_member(struct ckpt_run *run, const struct ckpt_task *t, size_t in
 	return r < 0 ? r : ckpt_record_put(run, CGROUP_REC_MEMBER, &rec.base, err);
 }
 
+/* Without that feature, threads stay with their process in version 2. */
+static int keep_together(struct ckpt_run *run, const struct seat *leader, struct seat *s,
+			 struct ckpt_error *err)
+{
+	int h = cgroup_hierarchy(s->st, "");
+
+	if (h < 0 || !leader->paths[h] || ckpt_feature_on(run, "threaded"))
+		return 0;
+	free(s->paths[h]);
+	s->paths[h] = strdup(leader->paths[h]);
+	return s->paths[h] ? 0 : ckpt_fail_sys(err, ENOMEM, "control groups");
+}
+
 static int collect_task(struct ckpt_run *run, const struct ckpt_task *t, struct ckpt_error *err)
 {
 	__attribute__((cleanup(seat_free))) struct seat leader = { 0 };
@@ -308,6 +331,8 @@ static int collect_task(struct ckpt_run *run, const struct ckpt_task *t, struct 
 		__attribute__((cleanup(seat_free))) struct seat s = { 0 };
 
 		r = t->threads[k]->dead ? 1 : read_seat(run, t->threads[k], &s, err);
+		if (r == 0)
+			r = keep_together(run, &leader, &s, err);
 		if (r == 0 && !same_seat(&leader, &s))
 			r = put_member(run, t, k, &s, err);
 		r = r > 0 ? 0 : r;
