@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
 """Trees that cannot be saved (yet): refused by name, all reasons in one list, and nothing touched."""
+import pathlib
 import re
 import subprocess
 from concurrent import futures
 
 from lib import ckpt as codes
 from lib import hugepages, inventory, proc
-from lib.report import Failure, expect
-from lib.victim import Victim
+from lib.report import Failure, Skip, expect
+from lib.victim import Victim, removed
 
 # what a tree may hold all at once without getting in each other's way
 COMBINED = ("inotify-queue", "netlink", "huge-shared", "pty-outside", "pidfd-outside", "userfaultfd",
@@ -131,6 +132,53 @@ def network(context, test):
     expect(not missing, f"no blockers {missing}: {listed}")
 
 
+# {name: (what makes a time namespace for children only, what is said of it)}
+CHILDREN = {
+    "thread": ("""threading.Thread(target=lambda: (libc.unshare(0x80), made.set(), time.sleep(99999))).start()
+made.wait()""", "one of its threads alone has made it"),
+    "held": ("libc.unshare(0x10000000); libc.unshare(0x80); held = open('/proc/self/ns/time_for_children')",
+             "a time namespace that a task in a user or time namespace has for its children"),
+}
+
+
+def children(context, test, program, reason):
+    """Time namespaces for children only that cannot be made again."""
+    child = started(test, "python3", "-B", "-c", f"""
+import ctypes, pathlib, sys, threading, time
+libc, made = ctypes.CDLL(None), threading.Event()
+{program}
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(99999)
+""")
+    # its messages go to the test
+    run = context.ckpt().dump(test, child.pid, test.dir / "image", "--allow-loss", "fd.external",
+                              code=codes.REFUSED)
+    expect(reason in run.out + run.err, f"nothing says {reason!r}")
+
+
+def frozen(context, test):
+    """Its group is not frozen by itself: one above is."""
+    mounts = [line.split() for line in proc.read("/proc/mounts").splitlines()]
+    roots = [words[1] for words in mounts if words[2] == "cgroup2"]
+    if not roots:
+        raise Skip("no control groups of version 2")
+    child = started(test, "python3", "-B", "-c",
+                    "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); time.sleep(99999)")
+    lines = proc.read("/proc/self/cgroup").splitlines()
+    own = next(line[3:] for line in lines if line.startswith("0::"))
+    above = pathlib.Path(roots[0] + own) / f"ckpt-test-frozen-{child.pid}"
+    group = above / "below"
+    group.mkdir(parents=True)
+    test.cleanup(lambda: (proc.kill_tree(child.pid), [proc.wait_until(
+        f"{path} is in use", lambda path=path: removed(path)) for path in (group, above)]))
+    (group / "cgroup.procs").write_text(str(child.pid))
+    (above / "cgroup.freeze").write_text("1")
+    run = context.ckpt().dump(test, child.pid, test.dir / "image", "--json", code=codes.REFUSED)
+    listed = blockers(run)
+    expect(any(re.search("cgroup frozen .*it is frozen", item) for item in listed), f"{listed}")
+    expect("frozen 1" in (above / "cgroup.events").read_text(), "the group was thawed")
+
+
 def passing(context, test, what):
     """What passes by itself is waited for: the dump is refused until it has."""
     victim = Victim(test, context.scenario("passing"), args=[what])
@@ -181,5 +229,8 @@ def tests(context):
         yield f"refuse/passing-{what}", lambda test, what=what: passing(context, test, what)
     for what in ("timer", "periodic"):
         yield f"refuse/{what}-due", lambda test, what=what: due(context, test, what)
+    for name, tree in CHILDREN.items():
+        yield f"refuse/time-children-{name}", lambda test, tree=tree: children(context, test, *tree)
+    yield "refuse/frozen", lambda test: frozen(context, test)
     yield "refuse/network", lambda test: network(context, test)
     yield "refuse/all-at-once", lambda test: all_at_once(context, test, patterns)
