@@ -80,6 +80,8 @@ static void make_groups(void)
 		char path[1024];
 
 		snprintf(path, sizeof(path), "%s%s%s", mount_point, base, groups[i]);
+		if (!i && access(mount_point, W_OK) < 0)
+			victim_skip("%s: %s", mount_point, strerror(errno));
 		MUST(mkdir(path, 0755));
 		fprintf(list, "%s\n", path);
 		if (i)
