@@ -267,6 +267,7 @@ void image_reader_free(struct image_reader *r)
 		image__manifest__free_unpacked(r->manifest, NULL);
 	free(r->files);
 	free(r->records);
+	free(r->info.ancestors);
 	free(r);
 }
 
