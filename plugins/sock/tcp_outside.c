@@ -6,6 +6,7 @@
  */
 #include "tcp.h"
 
+#include <linux/rtnetlink.h>
 #include <net/if.h>
 #include <poll.h>
 #include <stdio.h>
@@ -40,6 +41,58 @@ enum sock_tcp_form sock_tcp_wish(struct ckpt_run *run)
 	return form;
 }
 
+/*
+ * Does a route say that the address is not of this namespace? bind(2) takes any where
+ * net.ipv4.ip_nonlocal_bind is set.
+ */
+static bool is_foreign(union sock_address a)
+{
+	CKPT_AUTO_FD int nl = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
+	bool v4 = sock_address_unmap(&a);
+	const size_t size = v4 ? 4 : 16;
+	struct {
+		struct nlmsghdr h;
+		struct rtmsg m;
+		struct rtattr dst;
+		uint8_t address[16];
+		struct rtattr oif;
+		uint32_t device;
+	} q = {
+		.h = { .nlmsg_type = RTM_GETROUTE, .nlmsg_flags = NLM_F_REQUEST },
+		.m = { .rtm_family = a.sa.sa_family, .rtm_dst_len = (unsigned char)(8 * size) },
+		.dst = { (unsigned short)RTA_LENGTH(size), RTA_DST },
+		.oif = { RTA_LENGTH(sizeof(q.device)), RTA_OIF },
+		.device = v4 ? 0 : a.in6.sin6_scope_id,
+	};
+	struct {
+		struct nlmsghdr h;
+		union {
+			struct rtmsg m;
+			struct nlmsgerr e;
+		};
+		char rest[4096];
+	} answer;
+	ssize_t len;
+
+	memcpy(q.address, v4 ? (const void *)&a.in.sin_addr : (const void *)&a.in6.sin6_addr, size);
+	q.h.nlmsg_len =
+		(uint32_t)(q.device ? sizeof(q) : NLMSG_LENGTH(sizeof(q.m)) + RTA_LENGTH(size));
+	if (nl < 0 || send(nl, &q, q.h.nlmsg_len, 0) != (ssize_t)q.h.nlmsg_len)
+		return false;
+	len = recv(nl, &answer, sizeof(answer), 0);
+	if (len < (ssize_t)NLMSG_LENGTH(sizeof(answer.m)))
+		return false;
+	if (answer.h.nlmsg_type == NLMSG_ERROR)
+		return answer.e.error == -ENETUNREACH || answer.e.error == -EHOSTUNREACH;
+	return answer.m.rtm_type != RTN_LOCAL;
+}
+
+static bool is_any(const union sock_address *a)
+{
+	return a->sa.sa_family == AF_INET6 ? IN6_IS_ADDR_UNSPECIFIED(&a->in6.sin6_addr)
+					   : !a->in.sin_addr.s_addr;
+}
+
 bool sock_is_at(const struct ckpt_ns *net, const union sock_address *a)
 {
 	struct ckpt_error ignored = { 0 };
@@ -52,7 +105,9 @@ bool sock_is_at(const struct ckpt_ns *net, const union sock_address *a)
 	fd = socket(a->sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	any_port.in.sin_port = 0;
 	return fd >= 0 &&
-	       !bind(fd, &any_port.sa, a->sa.sa_family == AF_INET ? sizeof(a->in) : sizeof(a->in6));
+	       !bind(fd, &any_port.sa,
+		     a->sa.sa_family == AF_INET ? sizeof(a->in) : sizeof(a->in6)) &&
+	       (is_any(a) || !is_foreign(*a));
 }
 
 /* Forged segments go over it. */

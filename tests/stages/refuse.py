@@ -182,6 +182,32 @@ def frozen(context, test):
     expect("frozen 1" in (above / "cgroup.events").read_text(), "the group was thawed")
 
 
+# a connection whose other end has closed, at an address that is of this host no more
+NONLOCAL = """set -e
+ip link set lo up; ip addr add 10.9.0.1/32 dev lo; ip addr add 10.9.0.2/32 dev lo
+echo 1 > /proc/sys/net/ipv4/ip_nonlocal_bind
+exec python3 -B -c "$1" "$2"
+"""
+NONLOCAL_PROGRAM = """
+import pathlib, socket, subprocess, sys, time
+server = socket.create_server(("10.9.0.2", 5300))
+client = socket.create_connection(("10.9.0.2", 5300), source_address=("10.9.0.1", 0))
+server.accept()[0].close(); server.close()
+assert client.recv(1) == b""
+subprocess.run(["ip", "addr", "del", "10.9.0.2/32", "dev", "lo"], check=True)
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(99999)
+"""
+
+
+def nonlocal_bind(context, test):
+    """What bind(2) takes is not what belongs to the host."""
+    child = started(test, "unshare", "-n", "sh", "-c", NONLOCAL, "sh", NONLOCAL_PROGRAM)
+    run = context.ckpt().dump(test, child.pid, test.dir / "image", "--json", code=codes.REFUSED)
+    listed = blockers(run)
+    expect(any("10.9.0.2 port 5300, is outside the tree" in item for item in listed), f"blockers: {listed}")
+
+
 def passing(context, test, what):
     """What passes by itself is waited for: the dump is refused until it has."""
     victim = Victim(test, context.scenario("passing"), args=[what])
@@ -235,5 +261,6 @@ def tests(context):
     for name, tree in CHILDREN.items():
         yield f"refuse/time-children-{name}", lambda test, tree=tree: children(context, test, *tree)
     yield "refuse/frozen", lambda test: frozen(context, test)
+    yield "refuse/nonlocal-bind", lambda test: nonlocal_bind(context, test)
     yield "refuse/network", lambda test: network(context, test)
     yield "refuse/all-at-once", lambda test: all_at_once(context, test, patterns)
