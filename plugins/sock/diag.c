@@ -63,13 +63,14 @@ static int take_attr(struct sock_state *st, struct sock_unix_diag *d, struct rta
 	return 0;
 }
 
-static int take_socket(struct sock_state *st, size_t *cap, struct nlmsghdr *h)
+static int take_socket(struct sock_state *st, const struct ckpt_ns *net, size_t *cap,
+		       struct nlmsghdr *h)
 {
 	struct unix_diag_msg *m = NLMSG_DATA(h);
 	int left = (int)h->nlmsg_len - (int)NLMSG_LENGTH(sizeof(*m));
-	struct sock_unix_diag d = { .ino = m->udiag_ino,
-				    .type = m->udiag_type,
-				    .state = m->udiag_state };
+	struct sock_unix_diag d = {
+		.net = net, .ino = m->udiag_ino, .type = m->udiag_type, .state = m->udiag_state
+	};
 
 	for (struct rtattr *a = (struct rtattr *)(m + 1); RTA_OK(a, left); a = RTA_NEXT(a, left))
 		if (take_attr(st, &d, a))
@@ -88,7 +89,8 @@ static int take_socket(struct sock_state *st, size_t *cap, struct nlmsghdr *h)
 }
 
 /* 1: there is more to come. */
-static int take_buffer(struct sock_state *st, size_t *cap, struct nlmsghdr *h, unsigned left)
+static int take_buffer(struct sock_state *st, const struct ckpt_ns *net, size_t *cap,
+		       struct nlmsghdr *h, unsigned left)
 {
 	for (; NLMSG_OK(h, left); h = NLMSG_NEXT(h, left)) {
 		const struct nlmsgerr *e = NLMSG_DATA(h);
@@ -98,7 +100,7 @@ static int take_buffer(struct sock_state *st, size_t *cap, struct nlmsghdr *h, u
 			return 0;
 		if (h->nlmsg_type == NLMSG_ERROR)
 			return e->error ? e->error : -EPROTO;
-		r = take_socket(st, cap, h);
+		r = take_socket(st, net, cap, h);
 		if (r)
 			return r;
 	}
@@ -141,7 +143,8 @@ static int list(struct sock_state *st, const struct ckpt_ns *ns, void *arg)
 		ssize_t len = recv(nl, x->buf, x->size, 0);
 
 		r = len < 0 ? -errno
-			    : take_buffer(st, &x->cap, (struct nlmsghdr *)x->buf, (unsigned)len);
+			    : take_buffer(st, ns, &x->cap, (struct nlmsghdr *)x->buf,
+					  (unsigned)len);
 	}
 	return r;
 }
@@ -172,23 +175,76 @@ const struct sock_unix_diag *sock_unix_find(const struct sock_state *st, uint64_
 	return st->n_diag ? bsearch(&key, st->diag, st->n_diag, sizeof(key), by_ino) : NULL;
 }
 
-const struct sock_unix_diag *sock_unix_listener(const struct sock_state *st, int type,
+/* Each network namespace has abstract names of its own; paths are of all of them. */
+static bool listens_there(const struct sock_unix_diag *l, const struct sock_unix_diag *d,
+			  const struct sock_unix_diag *same, bool abstract)
+{
+	if (abstract)
+		return l->net == d->net;
+	return !same || (l->has_file == same->has_file && l->file_ino == same->file_ino &&
+			 l->file_dev == same->file_dev);
+}
+
+const struct sock_unix_diag *sock_unix_listener(const struct sock_state *st,
+						const struct sock_unix_diag *d,
+						const struct sock_unix_diag *same,
 						const struct sock_name *n)
 {
 	for (size_t i = 0; i < st->n_diag; i++) {
-		const struct sock_unix_diag *d = &st->diag[i];
+		const struct sock_unix_diag *l = &st->diag[i];
 		struct sockaddr_un a = { .sun_family = AF_UNIX };
 		struct sock_name other;
 
-		if (d->state != TCP_LISTEN || d->type != type)
+		if (l->state != TCP_LISTEN || l->type != d->type ||
+		    !listens_there(l, d, same, n->abstract))
 			continue;
-		memcpy(a.sun_path, d->name, d->name_len);
-		if (sock_name_take(&a, offsetof(struct sockaddr_un, sun_path) + d->name_len,
+		memcpy(a.sun_path, l->name, l->name_len);
+		if (sock_name_take(&a, offsetof(struct sockaddr_un, sun_path) + l->name_len,
 				   &other) &&
 		    sock_name_same(&other, n))
-			return d;
+			return l;
 	}
 	return NULL;
+}
+
+int sock_unix_peer(int fd, uint32_t *peer)
+{
+	CKPT_AUTO_FD int nl = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+	struct {
+		struct nlmsghdr h;
+		struct unix_diag_req r;
+	} q = {
+		.h = { .nlmsg_len = sizeof(q),
+		       .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+		       .nlmsg_flags = NLM_F_REQUEST },
+		.r = { .sdiag_family = AF_UNIX,
+		       .udiag_states = UINT32_MAX,
+		       .udiag_show = UDIAG_SHOW_PEER,
+		       .udiag_cookie = { UINT32_MAX, UINT32_MAX } },
+	};
+	struct {
+		struct nlmsghdr h;
+		struct unix_diag_msg m;
+		char rest[256];
+	} answer = { 0 };
+	const struct rtattr *a = (const struct rtattr *)(&answer.m + 1);
+	struct stat st;
+	ssize_t len;
+
+	if (nl < 0 || fstat(fd, &st))
+		return -errno;
+	q.r.udiag_ino = (uint32_t)st.st_ino;
+	if (send(nl, &q, sizeof(q), 0) != sizeof(q))
+		return -errno;
+	len = recv(nl, &answer, sizeof(answer), 0);
+	if (len < 0)
+		return -errno;
+	if (answer.h.nlmsg_type != SOCK_DIAG_BY_FAMILY ||
+	    len < (ssize_t)(NLMSG_LENGTH(sizeof(answer.m)) + RTA_LENGTH(sizeof(*peer))) ||
+	    a->rta_type != UNIX_DIAG_PEER)
+		return -ENOTCONN;
+	memcpy(peer, RTA_DATA(a), sizeof(*peer));
+	return 0;
 }
 
 unsigned sock_in_flight(const struct ckpt_fd_found *f)

@@ -47,6 +47,8 @@ int sock_name_plan(struct ckpt_run *run, const Ckpt__Sock__UnixName *n, uint32_t
 		   struct ckpt_error *err);
 bool sock_name_equal(const Ckpt__Sock__UnixName *a, const Ckpt__Sock__UnixName *b);
 socklen_t sock_name_address(const Ckpt__Sock__UnixName *n, struct sockaddr_un *a);
+/* Before names are bound: learn which of them living sockets have by now. */
+int sock_names_in_use(struct ckpt_run *run, struct ckpt_error *err);
 int sock_bind(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixName *n, struct ckpt_error *err);
 
 /* Make a socket listen as the creator, so that SO_PEERCRED of its clients names it. */
@@ -81,8 +83,13 @@ uint32_t sock_end_peer(struct ckpt_run *run, const struct ckpt_fd_found *f,
 const struct sock_unix_diag *sock_end_find(struct ckpt_run *run, const struct ckpt_fd_found *f,
 					   int *r, struct ckpt_error *err);
 
-/* A socket that listens to this name, or NULL. */
-const struct sock_unix_diag *sock_unix_listener(const struct sock_state *st, int type,
+/*
+ * The socket that listens to this name as seen from `d`, or NULL. `same`: a socket that was
+ * accepted there, if there is one, and so has its very file.
+ */
+const struct sock_unix_diag *sock_unix_listener(const struct sock_state *st,
+						const struct sock_unix_diag *d,
+						const struct sock_unix_diag *same,
 						const struct sock_name *n);
 
 /* ---- connections that wait to be accepted ----------------------------------------------- */

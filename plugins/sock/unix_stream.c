@@ -8,6 +8,7 @@
 #include "unix.h"
 
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -35,7 +36,8 @@ struct end {
  * The accepted end always has a name, the connecting one may have. If both have,
  * only a living listener tells which is which.
  */
-static void find_role(const struct sock_state *st, const struct ckpt_fd_found *f, struct end *e)
+static void find_role(const struct sock_state *st, const struct ckpt_fd_found *f,
+		      const struct sock_unix_diag *d, struct end *e)
 {
 	const struct sock_unix_diag *own = NULL, *peer = NULL;
 	int has_own = sock_name_read(f->fd, false, &e->own);
@@ -46,9 +48,10 @@ static void find_role(const struct sock_state *st, const struct ckpt_fd_found *f
 	if (e->role == UNCONNECTED)
 		return;
 	if (has_own == 1)
-		own = sock_unix_listener(st, f->type, &e->own);
+		own = sock_unix_listener(st, d, d, &e->own);
 	if (has_peer == 1)
-		peer = sock_unix_listener(st, f->type, &e->peer);
+		peer = sock_unix_listener(st, d, d->peer ? sock_unix_find(st, d->peer) : NULL,
+					  &e->peer);
 	if (has_own == 1 && has_peer == 1 && !own == !peer)
 		return;
 	e->role = has_own == 1 && (has_peer != 1 || own) ? ACCEPTED : CONNECTOR;
@@ -90,7 +93,7 @@ static int unix_stream_survey(struct ckpt_run *run, const struct ckpt_fd_found *
 	w = sock_waiting_find(sock_state(run), d->ino);
 	if (w)
 		return sock_pending_survey(run, f, d, w, err);
-	find_role(sock_state(run), f, &e);
+	find_role(sock_state(run), f, d, &e);
 	if (e.role != UNCONNECTED)
 		r = survey_connected(run, f, d, &e, err);
 	return !r && e.role != ACCEPTED ? sock_name_survey(run, f) : r;
@@ -110,7 +113,7 @@ static int unix_stream_collect(struct ckpt_run *run, const struct ckpt_fd_found 
 	w = sock_waiting_find(sock_state(run), d->ino);
 	if (w)
 		return sock_pending_collect(run, f, d, w, err);
-	find_role(sock_state(run), f, &e);
+	find_role(sock_state(run), f, d, &e);
 	if (e.role != ACCEPTED)
 		sock_name_locate(run, f->fd, &e.own);
 	rec.form = e.role == UNCONNECTED ? SOCK_UNCONNECTED : SOCK_NAMED;
@@ -240,7 +243,10 @@ static socklen_t address_to(const Ckpt__Sock__UnixName *n, int file, struct sock
 	return sizeof(*a);
 }
 
-/* Whoever connects needs the right to write to the socket's file, which root may deny. */
+/*
+ * Whoever connects needs the right to write to the socket's file: with root's fsuid come the
+ * capabilities for that, and SO_PEERCRED does not tell of it.
+ */
 static int connect_in(struct ckpt_run *run, struct ckpt_task *task,
 		      const Ckpt__Sock__Credentials *who, const Ckpt__Sock__UnixName *to, int fd,
 		      int file, struct ckpt_error *err)
@@ -259,6 +265,7 @@ static int connect_in(struct ckpt_run *run, struct ckpt_task *task,
 	if (r >= 0) {
 		len = address_to(to, path, &a);
 		sock_creator_enter(s, who);
+		ckpt_script_add(s, SYS_setfsuid, CKPT_C(geteuid()));
 		ckpt_script_add(s, SYS_connect, CKPT_C(num), CKPT_IN(&a, len), CKPT_C(len));
 		sock_creator_leave(s, who);
 		r = ckpt_script_run(s, task->threads[0], err);
@@ -271,8 +278,8 @@ static int connect_in(struct ckpt_run *run, struct ckpt_task *task,
 	return r < 0 ? r : back;
 }
 
-int sock_connect_as(struct ckpt_run *run, const Ckpt__Sock__Credentials *who,
-		    const Ckpt__Sock__UnixName *to, int fd, int listener, struct ckpt_error *err)
+static int connect_now(struct ckpt_run *run, const Ckpt__Sock__Credentials *who,
+		       const Ckpt__Sock__UnixName *to, int fd, int listener, struct ckpt_error *err)
 {
 	struct ckpt_task *task = who ? sock_creator_task(run, who) : NULL;
 	CKPT_AUTO_FD int file = to->abstract ? -1 : sock_unix_file(listener);
@@ -280,7 +287,6 @@ int sock_connect_as(struct ckpt_run *run, const Ckpt__Sock__Credentials *who,
 	struct sockaddr_un a;
 	struct stat st;
 	socklen_t len;
-	int r;
 
 	if (!to->abstract && (file < 0 || fstat(file, &st)))
 		return ckpt_fail_sys(err, errno, "SIOCUNIXFILE");
@@ -290,13 +296,48 @@ int sock_connect_as(struct ckpt_run *run, const Ckpt__Sock__Credentials *who,
 			       ? ckpt_fail_sys(err, errno, "connect(2)")
 			       : 0;
 	}
+	/* one without a name may be of ids that the task's user namespace does not know; nobody
+	 * else gets to it */
 	snprintf(link, sizeof(link), "/proc/self/fd/%d", file);
-	if (file >= 0 && chmod(link, 0777))
+	if (file >= 0 && !st.st_nlink && chmod(link, 0777))
 		return ckpt_fail_sys(err, errno, "chmod(2)");
-	r = connect_in(run, task, who, to, fd, file, err);
-	if (file >= 0 && chmod(link, st.st_mode & 07777) && !r)
-		r = ckpt_fail_sys(err, errno, "chmod(2)");
-	return r;
+	return connect_in(run, task, who, to, fd, file, err);
+}
+
+int sock_connect_as(struct ckpt_run *run, const Ckpt__Sock__Credentials *who,
+		    const Ckpt__Sock__UnixName *to, int fd, int listener, struct ckpt_error *err)
+{
+	int flags = fcntl(fd, F_GETFL), r;
+
+	/* whoever finds the name connects too: it is not to be waited for room */
+	if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK))
+		return ckpt_fail_sys(err, errno, "F_SETFL");
+	r = connect_now(run, who, to, fd, listener, err);
+	return fcntl(fd, F_SETFL, flags) && !r ? ckpt_fail_sys(err, errno, "F_SETFL") : r;
+}
+
+/*
+ * The other end of `end`. A listening socket can be found as soon as it is bound, and others
+ * may have come first: they see that they are cut off, as if the program had just been started.
+ * -EAGAIN: nobody is left there.
+ */
+static int accept_from(int listener, int end, struct ckpt_error *err)
+{
+	struct pollfd p = { .fd = listener, .events = POLLIN };
+	struct stat st = { 0 };
+
+	if (end >= 0 && fstat(end, &st))
+		return ckpt_fail_sys(err, errno, "fstat(2)");
+	while (poll(&p, 1, 0) == 1) {
+		CKPT_AUTO_FD int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+		uint32_t peer = 0;
+
+		if (fd < 0)
+			return ckpt_fail_sys(err, errno, "accept4(2)");
+		if (end >= 0 && !sock_unix_peer(fd, &peer) && peer == (uint32_t)st.st_ino)
+			return ckpt_steal_fd(&fd);
+	}
+	return ckpt_fail_sys(err, EAGAIN, "accept4(2)");
 }
 
 /* An accepted socket takes these from the listening one. */
@@ -310,6 +351,23 @@ static int clear_inherited(int fd, struct ckpt_error *err)
 		    setsockopt(fd, SOL_SOCKET, inherited[i], &off, sizeof(off)))
 			return ckpt_fail_sys(err, errno, "setsockopt(2)");
 	return 0;
+}
+
+/* Others may have taken all places where connections wait. */
+static int connect_with_room(struct ckpt_run *run, const struct connection *c, int fd, int listener,
+			     struct ckpt_error *err)
+{
+	int r = -EAGAIN;
+
+	for (int tries = 0; r == -EAGAIN && tries < 1000; tries++) {
+		struct ckpt_error ignored = { 0 };
+
+		if (tries)
+			(void)accept_from(listener, -1, &ignored);
+		*err = (struct ckpt_error){ 0 };
+		r = sock_connect_as(run, c->connect_as, c->listen_name, fd, listener, err);
+	}
+	return r;
 }
 
 static int make_connection(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec, int sv[2],
@@ -328,13 +386,11 @@ static int make_connection(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec,
 		return ckpt_fail_sys(err, errno, "socket(2)");
 	r = sock_bind(run, sv[1 - accepted], c.connector_name, err);
 	if (!r)
-		r = sock_connect_as(run, c.connect_as, c.listen_name, sv[1 - accepted], listener,
-				    err);
+		r = connect_with_room(run, &c, sv[1 - accepted], listener, err);
 	if (r)
 		return r;
-	sv[accepted] = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-	return sv[accepted] < 0 ? ckpt_fail_sys(err, errno, "accept4(2)")
-				: clear_inherited(sv[accepted], err);
+	sv[accepted] = accept_from(listener, sv[1 - accepted], err);
+	return sv[accepted] < 0 ? sv[accepted] : clear_inherited(sv[accepted], err);
 }
 
 static int make_unconnected(struct ckpt_run *run, const Ckpt__Sock__UnixEnd *rec,

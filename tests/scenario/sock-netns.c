@@ -21,7 +21,8 @@
 
 struct set {
 	int tcp, client, server, udp, abstract, pair[2];
-	int dgram, sender; /* by an abstract name, which is another one in each namespace */
+	int caller, callee, half; /* through `abstract`; one whose client is closed */
+	int dgram, sender;	  /* by an abstract name, which is another one in each namespace */
 };
 static struct set inner, outer; /* made in the first and in the second namespace */
 
@@ -51,6 +52,15 @@ static void make(struct set *s)
 	s->abstract = MUST(socket(AF_UNIX, SOCK_STREAM, 0));
 	MUST(bind(s->abstract, (struct sockaddr *)&name, sizeof(name.sun_family) + 16));
 	MUST(listen(s->abstract, 5));
+	s->half = MUST(socket(AF_UNIX, SOCK_STREAM, 0));
+	MUST(connect(s->half, (struct sockaddr *)&name, sizeof(name.sun_family) + 16));
+	MUST(write(s->half, "last", 4));
+	close(s->half);
+	s->half = MUST(accept(s->abstract, NULL, NULL));
+	s->caller = MUST(socket(AF_UNIX, SOCK_STREAM, 0));
+	MUST(connect(s->caller, (struct sockaddr *)&name, sizeof(name.sun_family) + 16));
+	s->callee = MUST(accept(s->abstract, NULL, NULL));
+	MUST(write(s->caller, "wait", 4));
 	s->dgram = MUST(socket(AF_UNIX, SOCK_DGRAM, 0));
 	MUST(bind(s->dgram, (struct sockaddr *)&name, sizeof(name.sun_family) + 16));
 	s->sender = MUST(socket(AF_UNIX, SOCK_DGRAM, 0));
@@ -80,8 +90,8 @@ static void carries(const char *what, int from, int to)
 
 static void same_place(const struct set *s)
 {
-	const int fds[] = { s->client,	s->server,  s->udp,   s->abstract,
-			    s->pair[0], s->pair[1], s->dgram, s->sender };
+	const int fds[] = { s->client, s->server, s->udp,    s->abstract, s->pair[0], s->pair[1],
+			    s->dgram,  s->sender, s->caller, s->callee,	  s->half };
 
 	for (size_t i = 0; i < sizeof(fds) / sizeof(*fds); i++)
 		CHECK(cookie(fds[i]) == cookie(s->tcp), "descriptor %d is in another namespace",
@@ -91,9 +101,11 @@ static void same_place(const struct set *s)
 static void answers(struct set *s)
 {
 	struct sockaddr_in a = loopback(4000);
-	char c = 0;
+	char c = 0, text[8] = "";
 
 	same_place(s);
+	carries("stream", s->caller, s->callee);
+	CHECK(recv(s->half, text, 5, MSG_PEEK) == 4 && !strcmp(text, "last"), "half: \"%s\"", text);
 	carries("TCP", s->client, s->server);
 	carries("pair", s->pair[0], s->pair[1]);
 	carries("dgram", s->sender, s->dgram);
