@@ -324,14 +324,36 @@ static int plan_as(struct ckpt_run *run, uint32_t id, uint32_t protocol, bool li
 		   : -EBADMSG;
 }
 
+/* The original is still there while its own image is checked. */
+static int plan_port(struct ckpt_run *run, const Ckpt__Sock__Inet *rec, struct ckpt_error *err)
+{
+	const struct ckpt_ns *net = sock_net_saved(run, rec->id);
+	union sock_address local;
+	socklen_t len;
+	int r;
+
+	if (ckpt_plan_only(run) || !net || !net->own ||
+	    sock_saved_option(rec->options, rec->n_options, "SO_REUSEPORT") ||
+	    !sock_address_write(rec->family, rec->local, &local, &len))
+		return 0;
+	r = sock_tcp_diag(run, err);
+	if (r || !sock_tcp_listens(sock_state(run), net, &local))
+		return r;
+	return ckpt_unmet(run, CKPT_EXIT_FAILED, "stop the program that listens there",
+			  "the port %u of %s, which open file %u listened to, is in use",
+			  rec->local->port, rec->local->address, rec->id);
+}
+
 static int listen_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
 	const Ckpt__Sock__Inet *rec = ckpt_record_need(run, "sock.inet", id, err);
+	int r;
 
 	if (!rec)
 		return -EBADMSG;
-	return plan_as(run, id, rec->protocol == IPPROTO_MPTCP ? IPPROTO_MPTCP : IPPROTO_TCP, true,
-		       err);
+	r = plan_as(run, id, rec->protocol == IPPROTO_MPTCP ? IPPROTO_MPTCP : IPPROTO_TCP, true,
+		    err);
+	return r ? r : plan_port(run, rec, err);
 }
 
 static int raw_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
@@ -449,7 +471,7 @@ static int connect_there(int fd, const Ckpt__Sock__Inet *rec, struct ckpt_error 
 /* The kernel looks at the port once more, so SO_REUSEADDR is put right after that. */
 static int listen_there(int fd, const Ckpt__Sock__Inet *rec, struct ckpt_error *err)
 {
-	int reuse = sock_saved_reuse(rec->options, rec->n_options);
+	int reuse = sock_saved_option(rec->options, rec->n_options, "SO_REUSEADDR");
 
 	if (listen(fd, (int)rec->backlog) ||
 	    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof(reuse)))

@@ -29,8 +29,8 @@ bool sock_address_unmap(union sock_address *a);
 /* Bind to rec->local, whatever else is bound there in a way that the original could bear. */
 int sock_inet_bind(int fd, const Ckpt__Sock__Inet *rec, struct ckpt_error *err);
 
-/* SO_REUSEADDR among options of an image. */
-int sock_saved_reuse(Ckpt__Sock__Option *const *options, size_t n);
+/* An integer option of an image; 0: as of a new socket. */
+int sock_saved_option(Ckpt__Sock__Option *const *options, size_t n, const char *name);
 
 /* ---- UDP queues -------------------------------------------------------------------- */
 

@@ -35,6 +35,7 @@ struct sock_tcp_diag;
 struct sock_tcp_look;
 
 struct sock_unix_diag {
+	const struct ckpt_ns *net;
 	uint32_t ino, peer;
 	uint8_t type, state, shutdown;
 	bool has_file;
@@ -124,7 +125,11 @@ struct sock_state {
 	} * deferred;
 	size_t n_deferred;
 	const struct ckpt_fd_tree *tree; /* of fd */
-	char **made;			 /* names of sockets, to be removed if the restore fails */
+	/* names of sockets, to be removed if the restore fails */
+	struct sock_made {
+		int dir; /* O_PATH */
+		char *base;
+	} * made;
 	size_t n_made, cap_made;
 };
 
@@ -171,8 +176,9 @@ int sock_keep(struct sock_state *st, uint32_t id, int fd, struct ckpt_error *err
 int sock_kept(const struct sock_state *st, uint32_t id);
 void sock_kept_close(struct sock_state *st);
 
-/* Remember a path that a socket was bound to, for the undo of the plugin's step. */
-int sock_note_made(struct sock_state *st, const char *path);
+/* Remember a name that a socket was bound to; take all of them away, or let them be. */
+int sock_note_made(struct sock_state *st, int dir, const char *base);
+void sock_made_forget(struct sock_state *st, bool unlink_them);
 
 /* ---- what all sockets have ------------------------------------------------------ */
 
@@ -269,6 +275,8 @@ int sock_interface_now(const char *name, struct ckpt_error *err);
 /* The kernel's lists of unix sockets in all network namespaces, read once a look. */
 int sock_unix_diag(struct ckpt_run *run, struct ckpt_error *err);
 const struct sock_unix_diag *sock_unix_find(const struct sock_state *st, uint64_t ino);
+/* restore: the inode of the other end of a socket, in the namespace that we are in. */
+int sock_unix_peer(int fd, uint32_t *peer);
 /* How many descriptors wait in its queue. */
 unsigned sock_in_flight(const struct ckpt_fd_found *f);
 

@@ -142,7 +142,12 @@ static int plan(struct ckpt_run *run, struct ckpt_error *err)
 
 static int names(struct ckpt_run *run, struct ckpt_error *err)
 {
-	return sock_state(run) ? sock_tcp_sweep(run, err) : ckpt_fail(err, ENOMEM, "out of memory");
+	int r;
+
+	if (!sock_state(run))
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	r = sock_tcp_sweep(run, err);
+	return r ? r : sock_names_in_use(run, err);
 }
 
 static int settle(struct ckpt_run *run, struct ckpt_error *err)
@@ -169,12 +174,18 @@ static void names_undo(struct ckpt_run *run)
 {
 	struct sock_state *st = sock_state(run);
 
-	for (size_t i = 0; st && i < st->n_made; i++) {
-		unlink(st->made[i]);
-		free(st->made[i]);
-	}
 	if (st)
-		st->n_made = 0;
+		sock_made_forget(st, true);
+}
+
+/* Their directories' mounts must not be kept busy while the tree runs. */
+static int let_go(struct ckpt_run *run, struct ckpt_error *err)
+{
+	int r = sock_hold_end(run, err);
+
+	if (!r)
+		sock_made_forget(sock_state(run), false);
+	return r;
 }
 
 /* A connection lives on by itself. */
@@ -225,7 +236,7 @@ static const struct ckpt_step steps[] = {
 	  .help = "connections with the outside are no longer held by the dump",
 	  .after = LIST("sealed"),
 	  .before = LIST("running"),
-	  .fn = sock_hold_end },
+	  .fn = let_go },
 	{ .name = NULL },
 };
 

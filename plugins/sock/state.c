@@ -20,8 +20,7 @@ void sock_state_free(void *state)
 		return;
 	for (size_t i = 0; i < st->n_stash; i++)
 		close(st->stash[i].fd);
-	for (size_t i = 0; i < st->n_made; i++)
-		free(st->made[i]);
+	sock_made_forget(st, false);
 	sock_kept_close(st);
 	for (size_t i = 0; i < st->n_deferred; i++)
 		for (int k = 0; k < 2; k++)
@@ -106,19 +105,39 @@ int sock_stash_take(struct sock_state *st, uint32_t id)
 	return -1;
 }
 
-int sock_note_made(struct sock_state *st, const char *path)
+/* By its directory: a path may lead elsewhere by then, or begin in a mount namespace. */
+int sock_note_made(struct sock_state *st, int dir, const char *base)
 {
+	struct sock_made m = { .dir = -1 };
+
 	if (st->n_made == st->cap_made) {
 		size_t cap = st->cap_made ? st->cap_made * 2 : 8;
-		char **more = realloc(st->made, cap * sizeof(*more));
+		struct sock_made *more = realloc(st->made, cap * sizeof(*more));
 
 		if (!more)
 			return -ENOMEM;
 		st->made = more;
 		st->cap_made = cap;
 	}
-	st->made[st->n_made] = strdup(path);
-	return st->made[st->n_made++] ? 0 : -ENOMEM;
+	m.base = strdup(base);
+	m.dir = m.base ? fcntl(dir, F_DUPFD_CLOEXEC, 0) : -1;
+	if (m.dir < 0) {
+		free(m.base);
+		return -ENOMEM;
+	}
+	st->made[st->n_made++] = m;
+	return 0;
+}
+
+void sock_made_forget(struct sock_state *st, bool unlink_them)
+{
+	for (size_t i = 0; i < st->n_made; i++) {
+		if (unlink_them)
+			unlinkat(st->made[i].dir, st->made[i].base, 0);
+		close(st->made[i].dir);
+		free(st->made[i].base);
+	}
+	st->n_made = 0;
 }
 
 /* ---- records -------------------------------------------------------------------- */

@@ -38,6 +38,8 @@ struct sock_tcp_diag {
 	uint8_t state;
 	uint32_t ino; /* 0: nobody has it open: not accepted yet, or closed */
 	uint32_t received;
+	uint32_t device; /* that it is bound to */
+	uint8_t family;
 };
 
 /* What is read of a connection before what its other end has received is. */
@@ -60,6 +62,8 @@ struct sock_end {
 
 /* The kernel's lists of TCP sockets in all network namespaces, read once a look. */
 int sock_tcp_diag(struct ckpt_run *run, struct ckpt_error *err);
+/* To be read anew. */
+void sock_tcp_forget(struct sock_state *st);
 /* The socket of that namespace that is bound to `src` and connected to `dst`, or NULL. */
 const struct sock_tcp_diag *sock_tcp_find(const struct sock_state *st, const struct ckpt_ns *net,
 					  const union sock_address *src,
@@ -82,8 +86,12 @@ bool sock_tcp_untouched(const struct sock_tcp_diag *waits);
 /* End what is left of a closed connection between these. 0: there is nothing now. */
 int sock_tcp_clear(const union sock_address *src, const union sock_address *dst);
 
-/* The same for all of the port in ckpt's own namespace, with that address or of any. */
-void sock_tcp_clear_port(const struct sock_state *st, const union sock_address *local);
+/* The same for all that have the port with that address, or any, unless somebody uses it. */
+void sock_tcp_clear_port(const struct sock_state *st, const struct ckpt_ns *net,
+			 const union sock_address *local);
+/* Does somebody listen there, so that nobody else can? */
+bool sock_tcp_listens(const struct sock_state *st, const struct ckpt_ns *net,
+		      const union sock_address *local);
 
 /* Set a TCP option that is an integer: 0 or a negative errno. */
 int sock_tcp_set(int fd, int name, int value);

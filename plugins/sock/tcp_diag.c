@@ -51,6 +51,8 @@ static int take_socket(struct sock_state *st, uint32_t net, const struct inet_di
 	d->state = m->idiag_state;
 	d->ino = m->idiag_inode;
 	d->received = m->idiag_rqueue;
+	d->family = m->idiag_family;
+	d->device = m->id.idiag_if;
 	return 0;
 }
 
@@ -136,6 +138,12 @@ int sock_tcp_diag(struct ckpt_run *run, struct ckpt_error *err)
 		qsort(st->tcp, st->n_tcp, sizeof(*st->tcp), by_ends);
 	st->tcp_known = true;
 	return 0;
+}
+
+void sock_tcp_forget(struct sock_state *st)
+{
+	st->tcp_known = false;
+	st->n_tcp = 0;
 }
 
 static const void *bytes_of(const union sock_address *a)
@@ -319,21 +327,73 @@ int sock_tcp_clear(const union sock_address *src, const union sock_address *dst)
 	return r;
 }
 
-void sock_tcp_clear_port(const struct sock_state *st, const union sock_address *local)
+/* Would a socket that is bound to one address be in the way of one at the other? */
+static bool overlap(const uint8_t a[16], const uint8_t b[16])
 {
-	struct sock_tcp_diag key = { .sport = local->in.sin_port };
+	return any_address(a) || any_address(b) || !memcmp(a, b, 16);
+}
+
+/* Has somebody that port? Then what is left there is not the tree's alone. */
+static bool port_is_used(const struct sock_state *st, const struct sock_tcp_diag *key)
+{
+	for (size_t i = 0; i < st->n_tcp; i++) {
+		const struct sock_tcp_diag *d = &st->tcp[i];
+
+		if (d->net == key->net && d->sport == key->sport && overlap(d->src, key->src) &&
+		    (d->ino || d->state == TCP_LISTEN))
+			return true;
+	}
+	return false;
+}
+
+/* Its program has closed it, and it has no more than to end. */
+static bool is_ending(const struct sock_tcp_diag *d)
+{
+	return !d->ino &&
+	       (d->state == TCP_TIME_WAIT || d->state == TCP_FIN_WAIT1 ||
+		d->state == TCP_FIN_WAIT2 || d->state == TCP_LAST_ACK || d->state == TCP_CLOSING);
+}
+
+static struct sock_tcp_diag port_of(const struct ckpt_ns *net, const union sock_address *local)
+{
+	struct sock_tcp_diag key = { .net = net->id, .sport = local->in.sin_port };
 
 	take_address(key.src, local->sa.sa_family, bytes_of(local));
+	return key;
+}
+
+void sock_tcp_clear_port(const struct sock_state *st, const struct ckpt_ns *net,
+			 const union sock_address *local)
+{
+	const struct sock_tcp_diag key = port_of(net, local);
+
+	if (port_is_used(st, &key))
+		return;
 	for (size_t i = 0; i < st->n_tcp; i++) {
 		const struct sock_tcp_diag *d = &st->tcp[i];
 		union sock_address src, dst;
 
-		if (d->net != 1 + CKPT_NS_NET || d->ino || d->state == TCP_LISTEN ||
-		    d->sport != key.sport ||
-		    (!any_address(key.src) && memcmp(d->src, key.src, 16) != 0))
+		if (d->net != key.net || d->sport != key.sport || !overlap(d->src, key.src) ||
+		    !is_ending(d))
 			continue;
 		src = address_of(d->src, d->sport);
 		dst = address_of(d->dst, d->dport);
 		sock_tcp_clear(&src, &dst);
 	}
+}
+
+bool sock_tcp_listens(const struct sock_state *st, const struct ckpt_ns *net,
+		      const union sock_address *local)
+{
+	const struct sock_tcp_diag key = port_of(net, local);
+
+	for (size_t i = 0; i < st->n_tcp; i++) {
+		const struct sock_tcp_diag *d = &st->tcp[i];
+
+		/* of two families it depends on IPV6_V6ONLY */
+		if (d->net == key.net && d->sport == key.sport && d->state == TCP_LISTEN &&
+		    d->family == local->sa.sa_family && !d->device && overlap(d->src, key.src))
+			return true;
+	}
+	return false;
 }

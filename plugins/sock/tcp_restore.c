@@ -107,10 +107,10 @@ int sock_tcp_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 	return r ? r : sock_options_check(rec->options, rec->n_options, id, err);
 }
 
-int sock_saved_reuse(Ckpt__Sock__Option *const *options, size_t n)
+int sock_saved_option(Ckpt__Sock__Option *const *options, size_t n, const char *name)
 {
 	for (size_t i = 0; i < n; i++)
-		if (!strcmp(options[i]->name, "SO_REUSEADDR"))
+		if (!strcmp(options[i]->name, name))
 			return (int)options[i]->value;
 	return 0;
 }
@@ -140,13 +140,14 @@ static void sweep_connection(struct ckpt_run *run, const Ckpt__Sock__Tcp *rec)
  */
 static void sweep_listener(struct ckpt_run *run, const Ckpt__Sock__Inet *rec)
 {
+	const struct ckpt_ns *net = sock_net_saved(run, rec->id);
 	union sock_address local;
 	socklen_t len;
 
-	if (rec->listening && rec->local && sock_net_saved(run, rec->id)->own &&
-	    !sock_saved_reuse(rec->options, rec->n_options) &&
+	if (rec->listening && rec->local && net->own &&
+	    !sock_saved_option(rec->options, rec->n_options, "SO_REUSEADDR") &&
 	    sock_address_write(rec->family, rec->local, &local, &len))
-		sock_tcp_clear_port(sock_state(run), &local);
+		sock_tcp_clear_port(sock_state(run), net, &local);
 }
 
 /* Before the kernel answers for a socket that is not there, or for one that is ended. */
@@ -176,6 +177,7 @@ int sock_tcp_sweep(struct ckpt_run *run, struct ckpt_error *err)
 	if (r)
 		return r;
 	/* it only helps: what is really in the way is reported by who finds it there */
+	sock_tcp_forget(sock_state(run));
 	if ((!n && !m) || sock_tcp_diag(run, &ignored))
 		return 0;
 	for (size_t i = 0; i < n; i++)
@@ -498,7 +500,7 @@ static bool port_is_shared(struct ckpt_run *run, const Ckpt__Sock__Tcp *rec)
 int sock_tcp_give_out(struct ckpt_run *run, const Ckpt__Sock__Tcp *rec, int fd,
 		      struct ckpt_error *err)
 {
-	int reuse = sock_saved_reuse(rec->options, rec->n_options), r = 0;
+	int reuse = sock_saved_option(rec->options, rec->n_options, "SO_REUSEADDR"), r = 0;
 	bool later = !reuse && port_is_shared(run, rec);
 
 	reuse |= later;
@@ -597,7 +599,8 @@ int sock_tcp_settle(struct ckpt_run *run, struct ckpt_error *err)
 
 	for (size_t i = 0; i < st->n_kept && !r; i++) {
 		const Ckpt__Sock__Tcp *rec = ckpt_record_by_id(run, "sock.tcp", st->kept[i].id);
-		int reuse = rec ? sock_saved_reuse(rec->options, rec->n_options) : 0;
+		int reuse =
+			rec ? sock_saved_option(rec->options, rec->n_options, "SO_REUSEADDR") : 0;
 		SOCK_PLACE(place);
 
 		if (!rec)

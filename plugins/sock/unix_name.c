@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 
 #ifndef SIOCUNIXFILE
@@ -135,7 +136,7 @@ const Ckpt__Sock__UnixName *sock_name_record(struct sock_name *n)
 
 /* ---- plan --------------------------------------------------------------------------- */
 
-/* Is a living socket bound to this inode? */
+/* What the kernel's list said when it was read. Is a living socket bound to this inode? */
 static bool in_use(const struct sock_state *st, const struct stat *s)
 {
 	/* the kernel's own encoding of a device number */
@@ -227,6 +228,34 @@ bool sock_name_equal(const Ckpt__Sock__UnixName *a, const Ckpt__Sock__UnixName *
 	       !memcmp(a->name.data, b->name.data, a->name.len);
 }
 
+static bool any_file(struct ckpt_run *run)
+{
+	for (size_t i = 0; i < ckpt_record_count(run, "sock.unix-listen"); i++) {
+		const Ckpt__Sock__UnixListen *l = ckpt_record_at(run, "sock.unix-listen", i);
+
+		if (l->name->file)
+			return true;
+	}
+	for (size_t i = 0; i < ckpt_record_count(run, "sock.unix-end"); i++) {
+		const Ckpt__Sock__UnixEnd *e = ckpt_record_at(run, "sock.unix-end", i);
+
+		if (e->name && e->name->file)
+			return true;
+	}
+	return false;
+}
+
+int sock_names_in_use(struct ckpt_run *run, struct ckpt_error *err)
+{
+	struct sock_state *st = sock_state(run);
+
+	if (!any_file(run))
+		return 0;
+	st->diag_known = false;
+	st->n_diag = st->n_waiting = 0;
+	return sock_unix_diag(run, err);
+}
+
 /* ---- binding ------------------------------------------------------------------------ */
 
 socklen_t sock_name_address(const Ckpt__Sock__UnixName *n, struct sockaddr_un *a)
@@ -261,35 +290,85 @@ static int bind_in(int fd, const Ckpt__Sock__UnixName *n)
 	return fchdir(cwd) && !r ? -errno : r;
 }
 
+/*
+ * Make room for a name in a directory: only a dead socket's goes. The kernel remembers the path
+ * given to bind(2), so that binding elsewhere and renaming would show. That it is dead is asked
+ * here too: plan sees no namespace that is not made yet.
+ */
+static int take_name(struct ckpt_run *run, int dir, const char *base, const char *path,
+		     struct ckpt_error *err)
+{
+	struct stat st;
+
+	if (fstatat(dir, base, &st, AT_SYMLINK_NOFOLLOW))
+		return errno == ENOENT ? 0 : ckpt_fail_sys(err, errno, "%s", path);
+	if (!S_ISSOCK(st.st_mode))
+		return ckpt_fail(err, EADDRINUSE,
+				 "the socket %s cannot be bound: something else "
+				 "is there",
+				 path);
+	if (in_use(sock_state(run), &st)) {
+		ckpt_fail(err, EADDRINUSE, "the socket %s is in use", path);
+		return ckpt_hint(err, "stop the program that listens there");
+	}
+	return unlinkat(dir, base, 0) ? ckpt_fail_sys(err, errno, "%s cannot be replaced", path)
+				      : 0;
+}
+
+#ifndef SYS_fchmodat2
+#define SYS_fchmodat2 452
+#endif
+
+/* By the socket, not its name: what is there by now may be a link to anything. */
+static int own_file(int fd, const Ckpt__Sock__Owner *owner)
+{
+	CKPT_AUTO_FD int file = sock_unix_file(fd);
+	char link[40];
+	struct stat st;
+
+	if (file < 0 || fstat(file, &st))
+		return -errno;
+	if ((st.st_uid != owner->uid || st.st_gid != owner->gid) &&
+	    fchownat(file, "", owner->uid, owner->gid, AT_EMPTY_PATH))
+		return -errno;
+	if (!syscall(SYS_fchmodat2, file, "", owner->mode, AT_EMPTY_PATH))
+		return 0;
+	/* before Linux 6.6 */
+	snprintf(link, sizeof(link), "/proc/thread-self/fd/%d", file);
+	return errno != ENOSYS || chmod(link, owner->mode) ? -errno : 0;
+}
+
 static int bind_path(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixName *n,
 		     struct ckpt_error *err)
 {
-	char path[FULL_SIZE];
+	CKPT_AUTO_FD int dir = -1;
+	char path[FULL_SIZE], above[FULL_SIZE];
+	const char *base;
 	struct ckpt_ids ids;
-	struct stat st;
 	int r;
 
 	if (!full_path(n, path, sizeof(path)))
 		return ckpt_fail_image(err, "the name of a unix socket is not valid");
-	/* only a dead socket's name: the kernel remembers the path given to bind(2), so that
-	 * binding elsewhere and renaming would show */
-	if (!lstat(path, &st) && (!S_ISSOCK(st.st_mode) || unlink(path)))
-		return ckpt_fail(err, EADDRINUSE, "%s cannot be replaced", path);
-	r = ckpt_ids_take(&ids, n->file->uid, n->file->gid, err);
+	base = strrchr(path, '/') + 1;
+	snprintf(above, sizeof(above), "%.*s", (int)(base - path), path);
+	dir = open(above, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (dir < 0)
+		return ckpt_fail_sys(err, errno, "%s", above);
+	r = take_name(run, dir, base, path, err);
+	if (!r)
+		r = ckpt_ids_take(&ids, n->file->uid, n->file->gid, err);
 	if (r < 0)
 		return r;
 	r = bind_in(fd, n);
 	ckpt_ids_give_back(&ids);
 	if (r)
 		return ckpt_fail_sys(err, r, "bind(2) to %s", path);
-	/* what is in a namespace of the tree goes with it */
-	if (!n->mnt && sock_note_made(sock_state(run), path)) {
-		unlink(path);
+	if (sock_note_made(sock_state(run), dir, base)) {
+		unlinkat(dir, base, 0);
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	}
-	if (lchown(path, n->file->uid, n->file->gid) || chmod(path, n->file->mode))
-		return ckpt_fail_sys(err, errno, "owner and mode of %s", path);
-	return 0;
+	r = own_file(fd, n->file);
+	return r ? ckpt_fail_sys(err, r, "owner and mode of %s", path) : 0;
 }
 
 struct bind_there {

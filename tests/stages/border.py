@@ -4,11 +4,14 @@ import os
 import pty
 import re
 import select
+import socket
 import subprocess
+import threading
 
 from lib import ckpt as codes
 from lib import proc
 from lib.report import Failure, expect
+from lib.victim import Victim
 
 # answers each line on its own, with what it has counted so far
 ANSWERS = "n=0; while read -r line <&{0}; do n=$((n+1)); echo \"$n $line\" >&{1}; done"
@@ -156,7 +159,70 @@ def shell_job(context, test):
     shell.expect("status 7\r\n")
 
 
+def keep_connecting(path, stop):
+    """Connects to a unix socket again and again, until `stop` is set; holds on to what it gets."""
+    held = []
+    while not stop.is_set():
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            client.connect(str(path))
+        except OSError:
+            client.close()
+        else:
+            held = [*held[-100:], client]
+    for client in held:
+        client.close()
+
+
+def strangers(context, test):
+    """Who connects to a socket while it is being restored gets nobody else's connection."""
+    victim, image, stop = Victim(test, context.scenario("sock-stream")), test.dir / "image", threading.Event()
+    ckpt, pids = context.ckpt(), proc.tree(victim.pid)
+    ckpt.dump(test, victim.pid, image)
+    proc.wait_gone(pids)
+    pests = [threading.Thread(target=keep_connecting, args=(victim.dir / "sub" / "relative", stop))
+             for _ in range(2)]
+    try:
+        for pest in pests:
+            pest.start()
+        victim.pid = ckpt.restore(test, image)
+    finally:
+        stop.set()
+        for pest in pests:
+            pest.join()
+    victim.check("restored with strangers at the door")
+
+
+def listening_port(pid):
+    """A TCP port that the process listens to."""
+    open_there = {os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")}
+    for line in proc.read(f"/proc/{pid}/net/tcp").splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == "0A" and f"socket:[{fields[9]}]" in open_there:
+            return int(fields[1].split(":")[1], 16)
+    raise Failure("it does not listen")
+
+
+def port_taken(context, test):
+    """A port that somebody else listens to by now: refused before anything is touched, theirs too."""
+    victim, image, ckpt = Victim(test, context.scenario("sock-tcp")), test.dir / "image", context.ckpt()
+    port, pids = listening_port(victim.pid), proc.tree(victim.pid)
+    ckpt.dump(test, victim.pid, image)
+    proc.wait_gone(pids)
+    with socket.create_server(("127.0.0.1", port)) as other:
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            run = ckpt.run(test, "restore", "-D", image, "-d", code=codes.FAILED)
+            expect(f"port {port} " in run.err and "in use" in run.err, f"it says: {run.err}")
+            with other.accept()[0] as accepted:
+                client.send(b"x")
+                expect(accepted.recv(1) == b"x", "a connection of somebody else is gone")
+    victim.pid = ckpt.restore(test, image)
+    victim.check("restored when the port was free")
+
+
 def tests(context):
     """One for each kind of border."""
     yield "border/pipes", lambda test: pipes(context, test)
+    yield "border/strangers", lambda test: strangers(context, test)
+    yield "border/port-taken", lambda test: port_taken(context, test)
     yield "border/shell-job", lambda test: shell_job(context, test)
