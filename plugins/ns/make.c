@@ -50,7 +50,9 @@ static int move(struct ckpt_run *run, struct ckpt_thread *th, const struct ckpt_
 		const struct ckpt_ns *ns = to->ns[order[i]];
 
 		/* one that a task has yet to make for its children comes with the user namespace */
-		if (from ? ns != from->ns[order[i]] : !ns->own && ns->fd >= 0)
+		if (!from && ns->type == CKPT_NS_TIME && ns->fd < 0)
+			continue;
+		if (from ? ns != from->ns[order[i]] : !ns->own)
 			r = ckpt_ns_enter(run, th, ns, err);
 	}
 	return r;
