@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* One record a thread. */
 #include <asm/prctl.h>
+#include <linux/keyctl.h>
 #include <linux/prctl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,18 +24,26 @@ static const unsigned speculation[] = {
 };
 #define N_SPECULATION CKPT_ARRAY_SIZE(speculation)
 
+/* Of a keyring every number is one too many. */
+#define NEVER -1
+
 /* Rare state: not saved, so it has to be what every new task has. */
 static const struct {
 	const char *object;
-	long nr, op;
+	long nr, op, arg;
 	bool by_pointer; /* the value arrives where argument 2 points, else as result */
 	int64_t usual;
+	const char *feature;
 } rare[] = {
-	{ "PR_SET_TSC", SYS_prctl, PR_GET_TSC, true, PR_TSC_ENABLE },
-	{ "PR_MCE_KILL", SYS_prctl, PR_MCE_KILL_GET, false, PR_MCE_KILL_DEFAULT },
-	{ "PR_SET_MDWE", SYS_prctl, 66 /* PR_GET_MDWE */, false, 0 },
-	{ "PR_SET_MEMORY_MERGE", SYS_prctl, 68 /* PR_GET_MEMORY_MERGE */, false, 0 },
-	{ "CPUID faulting", SYS_arch_prctl, ARCH_GET_CPUID, false, 1 },
+	{ "PR_SET_TSC", SYS_prctl, PR_GET_TSC, 0, true, PR_TSC_ENABLE, "prctl" },
+	{ "PR_MCE_KILL", SYS_prctl, PR_MCE_KILL_GET, 0, false, PR_MCE_KILL_DEFAULT, "prctl" },
+	{ "PR_SET_MDWE", SYS_prctl, 66 /* PR_GET_MDWE */, 0, false, 0, "prctl" },
+	{ "PR_SET_MEMORY_MERGE", SYS_prctl, 68 /* PR_GET_MEMORY_MERGE */, 0, false, 0, "prctl" },
+	{ "CPUID faulting", SYS_arch_prctl, ARCH_GET_CPUID, 0, false, 1, "prctl" },
+	{ "thread keyring", SYS_keyctl, KEYCTL_GET_KEYRING_ID, KEY_SPEC_THREAD_KEYRING, false,
+	  NEVER, "keyrings" },
+	{ "process keyring", SYS_keyctl, KEYCTL_GET_KEYRING_ID, KEY_SPEC_PROCESS_KEYRING, false,
+	  NEVER, "keyrings" },
 };
 
 /* What only the thread itself can tell. */
@@ -44,7 +53,7 @@ struct told {
 	uint32_t securebits, pdeath, personality;
 	char comm[16];
 	uint32_t speculation[N_SPECULATION];
-	int64_t rare[CKPT_ARRAY_SIZE(rare)]; /* negative: this kernel does not have it */
+	int64_t rare[CKPT_ARRAY_SIZE(rare)]; /* negative: there is none */
 };
 
 /* Strict mode forbids the time stamp counter along with the system calls; it comes back with it. */
@@ -91,11 +100,11 @@ static int begin(struct ckpt_run *run, struct asking *a, struct ckpt_error *err)
 		a->speculation = i ? a->speculation : op;
 	}
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(rare); i++) {
-		int op = rare[i].by_pointer
-				 ? ckpt_script_add(s, rare[i].nr, CKPT_C(rare[i].op),
-						   CKPT_OUT(sizeof(uint32_t)))
-				 : ckpt_script_add(s, rare[i].nr, CKPT_C(rare[i].op), CKPT_C(0),
-						   CKPT_C(0), CKPT_C(0), CKPT_C(0));
+		int op = rare[i].by_pointer ? ckpt_script_add(s, rare[i].nr, CKPT_C(rare[i].op),
+							      CKPT_OUT(sizeof(uint32_t)))
+					    : ckpt_script_add(s, rare[i].nr, CKPT_C(rare[i].op),
+							      CKPT_C(rare[i].arg), CKPT_C(0),
+							      CKPT_C(0), CKPT_C(0));
 
 		ckpt_script_any(s);
 		a->rare = i ? a->rare : op;
@@ -181,8 +190,8 @@ static void refuse_rare(struct ckpt_run *run, const struct ckpt_thread *th, cons
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(rare); i++)
 		if (told->rare[i] >= 0 && told->rare[i] != rare[i].usual &&
 		    !(rare[i].op == PR_GET_TSC && is_strict(th)))
-			task_refuse(run, th->task, "prctl", rare[i].object,
-				    "this setting is not saved", "run the program without it");
+			task_refuse(run, th->task, rare[i].feature, rare[i].object,
+				    "it is not saved", "run the program without it");
 }
 
 /* Everything that one record points at. */

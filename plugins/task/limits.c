@@ -74,19 +74,25 @@ int task_limits_read(struct ckpt_run *run, const struct ckpt_task *t, Ckpt__Task
 	return 0;
 }
 
-bool task_may_raise(void)
+bool task_in_first_namespace(void)
 {
 	CKPT_AUTO_FILE FILE *f = fopen("/proc/self/uid_map", "re");
+	unsigned first, to, n;
+
+	return f && fscanf(f, "%u %u %u", &first, &to, &n) == 3 && first == 0 && to == 0 &&
+	       n == UINT32_MAX;
+}
+
+bool task_may_raise(void)
+{
 	cap_t caps = cap_get_proc();
 	cap_flag_value_t on = CAP_CLEAR;
-	unsigned first, to, n;
 
 	if (caps)
 		cap_get_flag(caps, CAP_SYS_RESOURCE, CAP_EFFECTIVE, &on);
 	cap_free(caps);
-	/* it counts in the initial user namespace only: the one that maps everything to itself */
-	return on == CAP_SET && f && fscanf(f, "%u %u %u", &first, &to, &n) == 3 && first == 0 &&
-	       to == 0 && n == UINT32_MAX;
+	/* it counts in the initial user namespace only */
+	return on == CAP_SET && task_in_first_namespace();
 }
 
 int task_limits_plan(struct ckpt_run *run, const Ckpt__Task__Process *rec, struct ckpt_error *err)

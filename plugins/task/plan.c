@@ -249,6 +249,8 @@ static int check_process(struct ckpt_run *run, const struct task_state *st,
 	if (task_saved(st, TASK_OOM))
 		check_oom(run, rec);
 	r = task_limits_plan(run, rec, err);
+	if (r == 0)
+		r = task_autogroup_plan(run, rec, err);
 	return r < 0 ? r : task_timers_plan(run, rec, err);
 }
 

@@ -165,6 +165,8 @@ static int from_proc(struct ckpt_run *run, const struct ckpt_task *t, bool stop,
 	if (r == 0)
 		r = number(run, t, "coredump_filter", 16, TASK_COREDUMP, &v, err);
 	rec->coredump_filter = (uint32_t)v;
+	if (r == 0)
+		r = task_autogroup_read(run, t, rec, err);
 	if (r < 0)
 		return r;
 	if (ckpt_proc_read(t, "status", &status, err) < 0)

@@ -60,7 +60,9 @@ static int priority(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt__Ta
 
 int task_seal_priority(struct ckpt_run *run, struct ckpt_error *err)
 {
-	return each_thread(run, priority, err);
+	int r = each_thread(run, priority, err);
+
+	return r < 0 ? r : each_process(run, task_autogroup_set, err);
 }
 
 /* ---- processes --------------------------------------------------------------------- */

@@ -22,6 +22,7 @@ const struct ckpt_feature task_features[TASK_N_FEATURES + 1] = {
 	[TASK_DUMPABLE] = { "dumpable", "PR_SET_DUMPABLE" },
 	[TASK_PDEATH] = { "pdeath-signal", "PR_SET_PDEATHSIG" },
 	[TASK_NICE] = { "nice", "nice values" },
+	[TASK_AUTOGROUP] = { "autogroup", "nice values of sessions" },
 	[TASK_SCHED] = { "scheduler", "scheduling policies and priorities" },
 	[TASK_AFFINITY] = { "affinity", "CPU affinity" },
 	[TASK_IOPRIO] = { "ioprio", "I/O priorities" },

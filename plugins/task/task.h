@@ -31,6 +31,7 @@ enum task_feature {
 	TASK_DUMPABLE,
 	TASK_PDEATH,
 	TASK_NICE,
+	TASK_AUTOGROUP,
 	TASK_SCHED,
 	TASK_AFFINITY,
 	TASK_IOPRIO,
@@ -183,10 +184,23 @@ int task_sched_plan(struct ckpt_run *run, struct task_state *st, const Ckpt__Tas
 int task_sched_set(const struct task_state *st, pid_t tid, const Ckpt__Task__Scheduling *m,
 		   struct ckpt_error *err);
 
+/*
+ * autogroup.c: whose processor time is shared out as one, by session. Not saved of the group that
+ * ckpt is in itself.
+ */
+int task_autogroup_read(struct ckpt_run *run, const struct ckpt_task *t, Ckpt__Task__Process *rec,
+			struct ckpt_error *err);
+int task_autogroup_plan(struct ckpt_run *run, const Ckpt__Task__Process *rec,
+			struct ckpt_error *err);
+int task_autogroup_set(struct ckpt_run *run, struct ckpt_task *t, const Ckpt__Task__Process *rec,
+		       struct ckpt_error *err);
+
 /* limits.c */
 int task_limits_read(struct ckpt_run *run, const struct ckpt_task *t, Ckpt__Task__Limit *limits,
 		     size_t *n, struct ckpt_error *err);
 int task_limits_plan(struct ckpt_run *run, const Ckpt__Task__Process *rec, struct ckpt_error *err);
+/* Is it the initial user namespace that we are in: the one that maps everything to itself? */
+bool task_in_first_namespace(void);
 /* May we raise hard limits and lower oom_score_adj? */
 bool task_may_raise(void);
 /* Those that differ from what it was born with. */

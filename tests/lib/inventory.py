@@ -349,6 +349,7 @@ def process(pid, names, descriptions, others):
         found[name] = digest(f"{base}/{name}")
     for name in ("oom_score_adj", "personality", "coredump_filter", "loginuid", "setgroups", "cgroup"):
         found[name] = read(f"{base}/{name}").strip()
+    found["autogroup"] = read(f"{base}/autogroup").strip().rpartition(" ")[2]
     found["limits"] = {line[:26].strip(): " ".join(line[26:68].split())
                        for line in read(f"{base}/limits").splitlines()[1:]}
     found["timers"] = re.sub(r"\d+/\d+$", "", read(f"{base}/timers"), flags=re.M).splitlines()

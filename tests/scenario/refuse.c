@@ -9,6 +9,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <linux/keyctl.h>
 #include <linux/if_packet.h>
 #include <linux/netfilter/ipset/ip_set.h>
 #include <linux/netfilter/nfnetlink.h>
@@ -630,6 +631,12 @@ static void sharing(int flags)
 	adopt(MUST(clone(sleeping_child, stack + size, flags | SIGCHLD, NULL)));
 }
 
+static void keyring(void)
+{
+	if (syscall(SYS_add_key, "user", "ckpt-test", "x", (size_t)1, KEY_SPEC_PROCESS_KEYRING) < 0)
+		victim_skip("add_key(2): %s", strerror(errno));
+}
+
 static int thread_stands[2];
 
 /* With what is its own by now, it has a child, or goes on. */
@@ -749,6 +756,7 @@ static const struct mode {
 	{ "namespace-outside", namespace_outside, "outside the tree, is in it too" },
 	{ "tracee", tracee, "(trace|ptrace)" },
 	{ "pipe-outside", pipe_outside, "pipe" },
+	{ "keyring", keyring, "task keyrings .*process keyring" },
 	{ "thread-table", thread_table, "thread shares a table with others" },
 	{ "thread-place-shared", thread_place_shared, "thread that shares them with others" },
 	{ "segment-unattached", segment_unattached, "ipc unattached .*segment [0-9]+ nobody" },

@@ -684,6 +684,20 @@ static void build_self(void)
 		MUST(write(fd, i ? "300" : "0x13", i ? 3 : 4));
 		close(fd);
 	}
+	/* the victim leads a session of its own; not all kernels have it */
+	int group = open("/proc/self/autogroup", O_WRONLY);
+
+	if (group >= 0)
+		MUST(write(group, "1", 1));
+	close(group);
+}
+
+/* What is behind the number of the group, which is another each time. */
+static const char *autogroup(const char *text)
+{
+	const char *nice = text ? strstr(text, "nice ") : NULL;
+
+	return nice ? nice : "none\n";
 }
 
 static char *self_text(void)
@@ -691,10 +705,13 @@ static char *self_text(void)
 	char *filter = victim_read("/proc/self/coredump_filter"), *text = NULL;
 	char *oom = victim_read("/proc/self/oom_score_adj"), *status = status_of(getpid());
 	char *limits = victim_read("/proc/self/limits"), cwd[4096];
+	char *group = victim_read("/proc/self/autogroup");
 
-	if (asprintf(&text, "%s cwd %s, filter %s, oom %s, personality %#x, %s", status,
-		     getcwd(cwd, sizeof(cwd)), filter, oom, personality(0xffffffff), limits) < 0)
+	if (asprintf(&text, "%s cwd %s, filter %s, oom %s, personality %#x, session %s%s", status,
+		     getcwd(cwd, sizeof(cwd)), filter, oom, personality(0xffffffff),
+		     autogroup(group), limits) < 0)
 		victim_die("no memory");
+	free(group);
 	free(filter);
 	free(oom);
 	free(status);

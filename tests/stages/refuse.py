@@ -15,7 +15,7 @@ COMBINED = ("inotify-queue", "netlink", "huge-shared", "pty-outside", "pidfd-out
             "net-details", "pipe-outside")
 
 # what only the task itself can tell, or a trial that sends something: a dry run does not see it
-INSIDE = ("semaphore-undo", "tcp-filtered")
+INSIDE = ("semaphore-undo", "tcp-filtered", "keyring")
 
 
 def modes(context):
