@@ -28,9 +28,13 @@
 void execing_reap(const struct ckpt_task *t)
 {
 	for (size_t i = 0; i < t->n_threads; i++) {
-		siginfo_t info;
+		const id_t tid = (id_t)t->threads[i]->tid;
+		siginfo_t info = { 0 };
 
-		waitid(P_PID, (id_t)t->threads[i]->tid, &info, WEXITED | WNOHANG | __WALL);
+		/* of a tracee's stop the kernel tells whoever waits for anything, and only once */
+		if (!waitid(P_PID, tid, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) &&
+		    info.si_code && info.si_code <= CLD_DUMPED)
+			waitid(P_PID, tid, &info, WEXITED | WNOHANG | __WALL);
 	}
 }
 

@@ -172,11 +172,15 @@ static SPAWN_PART void take_note_of_ends(int sig)
 {
 	siginfo_t info;
 
-	do
-		info.si_pid = 0;
-	while (!sys6(SYS_waitid, P_ALL, 0, (int64_t)(uintptr_t)&info, WEXITED | WNOHANG | __WALL, 0,
-		     0) &&
-	       info.si_pid);
+	for (;;) {
+		info.si_pid = info.si_code = 0;
+		/* a stop is the engine's to hear of, and would be told only once */
+		if (sys6(SYS_waitid, P_ALL, 0, (int64_t)(uintptr_t)&info,
+			 WEXITED | WNOHANG | WNOWAIT | __WALL, 0, 0) ||
+		    !info.si_pid || info.si_code > CLD_DUMPED)
+			break;
+		sys6(SYS_waitid, P_PID, info.si_pid, 0, WEXITED | WNOHANG | __WALL, 0, 0);
+	}
 }
 
 __asm__(".pushsection .text\n"
