@@ -134,7 +134,7 @@ static int read_identity(struct task_node *t, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE char *stat = NULL;
 	ssize_t n = ckpt_proc_read(&t->pub, "stat", &stat, err);
-	int64_t state = 0, start = 0;
+	int64_t state = 0, threads = 0, start = 0;
 	const char *open, *close_;
 
 	if (n < 0)
@@ -147,7 +147,9 @@ static int read_identity(struct task_node *t, struct ckpt_error *err)
 	ckpt_proc_stat_field(stat, 3, &state);
 	ckpt_proc_stat_field(stat, 22, &start);
 	t->start_time = (uint64_t)start;
-	t->pub.zombie = state == 'Z' || state == 'X';
+	/* with others alive it is only the main thread that has ended */
+	ckpt_proc_stat_field(stat, 20, &threads);
+	t->pub.zombie = (state == 'Z' || state == 'X') && threads < 2;
 	t->pub.stopped = state == 'T';
 	return 0;
 }
