@@ -62,6 +62,8 @@ static int listen_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	char reason[128];
 	int r = sock_survey(run, f, err);
 
+	if (!r)
+		r = sock_tcp_keys_survey(run, f, err);
 	if (r)
 		return r;
 	if (getsockopt(f->fd, IPPROTO_TCP, TCP_INFO, &ti, &len))
@@ -84,6 +86,8 @@ static int tcp_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struc
 {
 	int r = sock_survey(run, f, err);
 
+	if (!r)
+		r = sock_tcp_keys_survey(run, f, err);
 	return r ? r : sock_multicast_survey(run, f, err);
 }
 
@@ -179,6 +183,11 @@ static int raw_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struc
 		return r;
 	if (poll(&p, 1, 0) < 0)
 		return ckpt_fail_sys(err, errno, "poll(2)");
+	if (f->domain == AF_INET6 && sock_int(f->fd, IPPROTO_IPV6, IPV6_ROUTER_ALERT) > 0)
+		return sock_refuse(run, f, "raw-alert",
+				   "the socket gets packets with a router alert "
+				   "(IPV6_ROUTER_ALERT): of which value cannot be read",
+				   "close it before the dump, or allow the loss");
 	return p.revents & (POLLIN | POLLERR)
 		       ? sock_refuse_detail(run, f, "raw-queue", "packets or errors wait",
 					    "try again when the program has received them, or "

@@ -70,8 +70,8 @@ struct sock_look {
 };
 void sock_look_free(struct sock_look *look);
 
-#define SOCK_OPTIONS_MAX 128
-#define SOCK_OPTION_DATA 40
+#define SOCK_OPTIONS_MAX 192
+#define SOCK_OPTION_DATA 64
 /* Options of a new socket. */
 struct sock_defaults {
 	const struct ckpt_ns *ns;

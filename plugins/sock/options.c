@@ -1,81 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* What all sockets have: options, a network namespace, a filter. */
 #include "internal.h"
+#include "option_table.h"
 
-#include <linux/if_packet.h>
-#include <linux/netlink.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <netinet/udp.h>
 #include <poll.h>
 #include <stdio.h>
-#include <sys/socket.h>
-
-#ifndef SO_NETNS_COOKIE
-#define SO_NETNS_COOKIE 71
-#endif
-#ifndef SO_BUF_LOCK
-#define SO_BUF_LOCK 72
-#endif
-#ifndef SO_TXREHASH
-#define SO_TXREHASH 74
-#endif
-#ifndef SO_PASSPIDFD
-#define SO_PASSPIDFD 76
-#endif
-/* linux/in.h and linux/in6.h do not go together with netinet/in.h */
-#ifndef IP_LOCAL_PORT_RANGE
-#define IP_LOCAL_PORT_RANGE 51
-#endif
-#ifndef IP_RECVERR_RFC4884
-#define IP_RECVERR_RFC4884 26
-#endif
-#ifndef IP_RECVFRAGSIZE
-#define IP_RECVFRAGSIZE 25
-#endif
-#ifndef IPV6_MULTICAST_ALL
-#define IPV6_MULTICAST_ALL 29
-#endif
-#ifndef IPV6_RECVERR_RFC4884
-#define IPV6_RECVERR_RFC4884 31
-#endif
-#ifndef IPV6_FLOWINFO_SEND
-#define IPV6_FLOWINFO_SEND 33
-#endif
-#ifndef IPV6_ADDR_PREFERENCES
-#define IPV6_ADDR_PREFERENCES 72
-#endif
-#ifndef IPV6_MINHOPCOUNT
-#define IPV6_MINHOPCOUNT 73
-#endif
-#ifndef IPV6_RECVORIGDSTADDR
-#define IPV6_RECVORIGDSTADDR 74
-#endif
-#ifndef IPV6_UNICAST_IF
-#define IPV6_UNICAST_IF 76
-#endif
-#ifndef IPV6_RECVFRAGSIZE
-#define IPV6_RECVFRAGSIZE 77
-#endif
-/* linux/icmp.h and linux/icmpv6.h */
-#ifndef ICMP_FILTER
-#define ICMP_FILTER 1
-#endif
-#ifndef ICMPV6_FILTER
-#define ICMPV6_FILTER 1
-#endif
-#ifndef SOL_ICMPV6
-#define SOL_ICMPV6 58
-#endif
-#ifndef SOL_RAW
-#define SOL_RAW 255
-#endif
-#ifndef UDP_SEGMENT
-#define UDP_SEGMENT 103
-#endif
-#ifndef UDP_GRO
-#define UDP_GRO 104
-#endif
 
 int sock_int(int fd, int level, int name)
 {
@@ -94,166 +23,6 @@ int sock_put_back(int fd, int level, int name, int value)
 	return r ? -errno : 0;
 }
 
-enum form {
-	INT,
-	HALF,  /* the kernel doubles what it is given, and has a way around the limit */
-	BYTES, /* a structure */
-	TEXT,  /* a string with its NUL */
-};
-
-/* In order of setting: the buffers' sizes before the note of who has set them. */
-static const struct option {
-	const char *name;
-	int level, get, set;
-	enum form form;
-} options[] = {
-#define SOCK(x)                           \
-	{                                 \
-#x, SOL_SOCKET, x, x, INT \
-	}
-#define IP4(x)                            \
-	{                                 \
-#x, IPPROTO_IP, x, x, INT \
-	}
-#define IP6(x)                              \
-	{                                   \
-#x, IPPROTO_IPV6, x, x, INT \
-	}
-#define UDP(x)                             \
-	{                                  \
-#x, IPPROTO_UDP, x, x, INT \
-	}
-#define TCP(x)                             \
-	{                                  \
-#x, IPPROTO_TCP, x, x, INT \
-	}
-#define PACKET(x)                         \
-	{                                 \
-#x, SOL_PACKET, x, x, INT \
-	}
-#define NETLINK(x)                         \
-	{                                  \
-#x, SOL_NETLINK, x, x, INT \
-	}
-	SOCK(SO_REUSEADDR),
-	SOCK(SO_REUSEPORT),
-	SOCK(SO_KEEPALIVE),
-	SOCK(SO_BROADCAST),
-	SOCK(SO_DONTROUTE),
-	SOCK(SO_OOBINLINE),
-	SOCK(SO_PRIORITY),
-	SOCK(SO_MARK),
-	SOCK(SO_RCVLOWAT),
-	SOCK(SO_BUSY_POLL),
-	SOCK(SO_INCOMING_CPU),
-	SOCK(SO_ZEROCOPY),
-	SOCK(SO_TXREHASH),
-	SOCK(SO_RXQ_OVFL),
-	SOCK(SO_WIFI_STATUS),
-	SOCK(SO_TIMESTAMP),
-	SOCK(SO_TIMESTAMPNS),
-	SOCK(SO_TIMESTAMPING),
-	SOCK(SO_NO_CHECK),
-	SOCK(SO_PREFER_BUSY_POLL),
-	SOCK(SO_PASSCRED),
-	SOCK(SO_PASSSEC),
-	SOCK(SO_PASSPIDFD),
-	SOCK(SO_PEEK_OFF),
-	{ "SO_SNDBUF", SOL_SOCKET, SO_SNDBUF, SO_SNDBUFFORCE, HALF },
-	{ "SO_RCVBUF", SOL_SOCKET, SO_RCVBUF, SO_RCVBUFFORCE, HALF },
-	SOCK(SO_BUF_LOCK),
-	{ "SO_LINGER", SOL_SOCKET, SO_LINGER, SO_LINGER, BYTES },
-	{ "SO_RCVTIMEO", SOL_SOCKET, SO_RCVTIMEO, SO_RCVTIMEO, BYTES },
-	{ "SO_SNDTIMEO", SOL_SOCKET, SO_SNDTIMEO, SO_SNDTIMEO, BYTES },
-	{ "SO_BINDTODEVICE", SOL_SOCKET, SO_BINDTODEVICE, SO_BINDTODEVICE, TEXT },
-	{ "ICMP_FILTER", SOL_RAW, ICMP_FILTER, ICMP_FILTER, INT },
-	{ "ICMP6_FILTER", SOL_ICMPV6, ICMPV6_FILTER, ICMPV6_FILTER, BYTES },
-	{ "IPV6_CHECKSUM", SOL_RAW, IPV6_CHECKSUM, IPV6_CHECKSUM, INT },
-	IP4(IP_HDRINCL),
-	IP4(IP_TOS),
-	IP4(IP_TTL),
-	IP4(IP_MTU_DISCOVER),
-	IP4(IP_FREEBIND),
-	IP4(IP_TRANSPARENT),
-	IP4(IP_BIND_ADDRESS_NO_PORT),
-	IP4(IP_MINTTL),
-	IP4(IP_RECVERR),
-	IP4(IP_PKTINFO),
-	IP4(IP_RECVTOS),
-	IP4(IP_RECVTTL),
-	IP4(IP_RECVOPTS),
-	IP4(IP_RETOPTS),
-	IP4(IP_RECVORIGDSTADDR),
-	IP4(IP_CHECKSUM),
-	IP4(IP_RECVFRAGSIZE),
-	IP4(IP_RECVERR_RFC4884),
-	IP4(IP_MULTICAST_TTL),
-	IP4(IP_MULTICAST_LOOP),
-	IP4(IP_MULTICAST_ALL),
-	IP4(IP_UNICAST_IF),
-	IP4(IP_LOCAL_PORT_RANGE),
-	{ "IP_MULTICAST_IF", IPPROTO_IP, IP_MULTICAST_IF, IP_MULTICAST_IF, BYTES },
-	{ "IP_OPTIONS", IPPROTO_IP, IP_OPTIONS, IP_OPTIONS, BYTES },
-	IP6(IPV6_V6ONLY),
-	IP6(IPV6_TCLASS),
-	IP6(IPV6_UNICAST_HOPS),
-	IP6(IPV6_RECVERR),
-	IP6(IPV6_RECVPKTINFO),
-	IP6(IPV6_RECVHOPLIMIT),
-	IP6(IPV6_RECVTCLASS),
-	IP6(IPV6_RECVORIGDSTADDR),
-	IP6(IPV6_RECVFRAGSIZE),
-	IP6(IPV6_RECVERR_RFC4884),
-	IP6(IPV6_MTU_DISCOVER),
-	IP6(IPV6_DONTFRAG),
-	IP6(IPV6_AUTOFLOWLABEL),
-	IP6(IPV6_FLOWINFO_SEND),
-	IP6(IPV6_ADDR_PREFERENCES),
-	IP6(IPV6_MINHOPCOUNT),
-	IP6(IPV6_MULTICAST_HOPS),
-	IP6(IPV6_MULTICAST_LOOP),
-	IP6(IPV6_MULTICAST_ALL),
-	IP6(IPV6_MULTICAST_IF),
-	IP6(IPV6_UNICAST_IF),
-	IP6(IPV6_FREEBIND),
-	IP6(IPV6_TRANSPARENT),
-	PACKET(PACKET_VERSION),
-	PACKET(PACKET_AUXDATA),
-	PACKET(PACKET_ORIGDEV),
-	PACKET(PACKET_VNET_HDR),
-	PACKET(PACKET_RESERVE),
-	PACKET(PACKET_LOSS),
-	PACKET(PACKET_TIMESTAMP),
-	PACKET(PACKET_QDISC_BYPASS),
-	PACKET(PACKET_IGNORE_OUTGOING),
-	NETLINK(NETLINK_PKTINFO),
-	NETLINK(NETLINK_BROADCAST_ERROR),
-	NETLINK(NETLINK_NO_ENOBUFS),
-	NETLINK(NETLINK_LISTEN_ALL_NSID),
-	NETLINK(NETLINK_CAP_ACK),
-	NETLINK(NETLINK_EXT_ACK),
-	NETLINK(NETLINK_GET_STRICT_CHK),
-	UDP(UDP_SEGMENT),
-	UDP(UDP_GRO),
-	UDP(UDP_NO_CHECK6_TX),
-	UDP(UDP_NO_CHECK6_RX),
-	TCP(TCP_NODELAY),
-	TCP(TCP_CORK),
-	TCP(TCP_QUICKACK),
-	TCP(TCP_MAXSEG),
-	TCP(TCP_KEEPIDLE),
-	TCP(TCP_KEEPINTVL),
-	TCP(TCP_KEEPCNT),
-	TCP(TCP_SYNCNT),
-	TCP(TCP_LINGER2),
-	TCP(TCP_DEFER_ACCEPT),
-	TCP(TCP_WINDOW_CLAMP),
-	TCP(TCP_USER_TIMEOUT),
-	TCP(TCP_FASTOPEN),
-	TCP(TCP_NOTSENT_LOWAT),
-	TCP(TCP_SAVE_SYN),
-	{ "TCP_CONGESTION", IPPROTO_TCP, TCP_CONGESTION, TCP_CONGESTION, TEXT },
-};
 _Static_assert(CKPT_ARRAY_SIZE(options) <= SOCK_OPTIONS_MAX, "SOCK_OPTIONS_MAX is too small");
 
 #define DATA_MAX SOCK_OPTION_DATA
@@ -423,8 +192,10 @@ static bool is_lively(const struct option *opt, int tuned)
 	if (opt->level == IPPROTO_IPV6)
 		return opt->get == IPV6_MULTICAST_HOPS || opt->get == IPV6_MULTICAST_IF;
 	if (opt->level == IPPROTO_TCP)
+		/* those of TFO concern connect(2) */
 		return opt->get == TCP_QUICKACK || opt->get == TCP_MAXSEG ||
-		       opt->get == TCP_WINDOW_CLAMP;
+		       opt->get == TCP_WINDOW_CLAMP || opt->get == TCP_FASTOPEN_CONNECT ||
+		       opt->get == TCP_FASTOPEN_NO_COOKIE;
 	return opt->level == SOL_SOCKET && (opt->get == SO_INCOMING_CPU ||
 					    (opt->get == SO_SNDBUF && tuned & SOCK_SNDBUF_LOCK) ||
 					    (opt->get == SO_RCVBUF && tuned & SOCK_RCVBUF_LOCK));
@@ -451,6 +222,11 @@ int sock_options_read(struct ckpt_run *run, const struct ckpt_fd_found *f, struc
 		r = answer(f, i, &value, o->data[o->n], &size);
 		if (r < 0)
 			return ckpt_fail_sys(err, r, "getsockopt(2) %s", options[i].name);
+		/* the kernel cuts it off silently */
+		if (size == DATA_MAX)
+			return ckpt_fail_as(err, CKPT_EXIT_REFUSED, EOPNOTSUPP,
+					    "%s of a socket is longer than ckpt saves",
+					    options[i].name);
 		if (!r || (value == d->value[i] && size == d->size[i] &&
 			   !memcmp(o->data[o->n], d->data[i], size)))
 			continue;

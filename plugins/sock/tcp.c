@@ -350,6 +350,8 @@ static int tcp_connected_survey(struct ckpt_run *run, const struct ckpt_fd_found
 	if (!r)
 		r = sock_net_of(run, f->fd, &net, err);
 	if (!r)
+		r = sock_tcp_keys_survey(run, f, err);
+	if (!r)
 		r = survey_state(run, f);
 	if (!r)
 		r = survey_other(run, f, net, &other, err);

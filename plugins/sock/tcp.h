@@ -40,6 +40,7 @@ struct sock_tcp_diag {
 	uint32_t received;
 	uint32_t device; /* that it is bound to */
 	uint8_t family;
+	bool signs; /* with keys of TCP_MD5SIG */
 };
 
 /* What is read of a connection before what its other end has received is. */
@@ -106,6 +107,10 @@ int sock_tcp_settle(struct ckpt_run *run, struct ckpt_error *err);
 
 /* Before anything is bound: hold connections, end what is left of them. */
 int sock_tcp_sweep(struct ckpt_run *run, struct ckpt_error *err);
+
+/* Refuse one that signs what it sends: without the keys it would go on unsigned. 0: fine. */
+int sock_tcp_keys_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			 struct ckpt_error *err);
 
 /* What the user wants of connections with the outside (-o net.tcp). */
 enum sock_tcp_form sock_tcp_wish(struct ckpt_run *run);

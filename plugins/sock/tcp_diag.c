@@ -4,8 +4,13 @@
 
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
+#include <linux/rtnetlink.h>
 #include <linux/sock_diag.h>
 #include <stddef.h>
+
+#ifndef TCP_AO_INFO
+#define TCP_AO_INFO 40
+#endif
 
 #ifndef SOCK_DESTROY
 #define SOCK_DESTROY 21
@@ -28,8 +33,21 @@ static void take_address(uint8_t to[16], int family, const void *from)
 	memcpy(to + sizeof(mapped), from, 4);
 }
 
-static int take_socket(struct sock_state *st, uint32_t net, const struct inet_diag_msg *m)
+static bool has_keys(const struct nlmsghdr *h)
 {
+	const struct inet_diag_msg *m = NLMSG_DATA(h);
+	const struct rtattr *a = (const struct rtattr *)(m + 1);
+	int left = (int)h->nlmsg_len - (int)NLMSG_LENGTH(sizeof(*m));
+
+	for (; RTA_OK(a, left); a = RTA_NEXT(a, left))
+		if (a->rta_type == INET_DIAG_MD5SIG)
+			return true;
+	return false;
+}
+
+static int take_socket(struct sock_state *st, uint32_t net, const struct nlmsghdr *h)
+{
+	const struct inet_diag_msg *m = NLMSG_DATA(h);
 	struct sock_tcp_diag *d;
 
 	if (st->n_tcp == st->cap_tcp) {
@@ -53,6 +71,7 @@ static int take_socket(struct sock_state *st, uint32_t net, const struct inet_di
 	d->received = m->idiag_rqueue;
 	d->family = m->idiag_family;
 	d->device = m->id.idiag_if;
+	d->signs = has_keys(h);
 	return 0;
 }
 
@@ -67,7 +86,7 @@ static int take_buffer(struct sock_state *st, uint32_t net, struct nlmsghdr *h, 
 			return 0;
 		if (h->nlmsg_type == NLMSG_ERROR)
 			return e->error ? e->error : -EPROTO;
-		r = take_socket(st, net, NLMSG_DATA(h));
+		r = take_socket(st, net, h);
 		if (r)
 			return r;
 	}
@@ -96,7 +115,11 @@ static int list_family(struct sock_state *st, uint32_t net, int nl, int family, 
 		       size_t size)
 {
 	struct request q = request_of(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, family);
-	int r = send(nl, &q, sizeof(q), 0) == sizeof(q) ? 1 : -errno;
+	int r;
+
+	/* it tells of keys only beside this */
+	q.r.idiag_ext = 1 << (INET_DIAG_INFO - 1);
+	r = send(nl, &q, sizeof(q), 0) == sizeof(q) ? 1 : -errno;
 
 	while (r > 0) {
 		ssize_t len = recv(nl, buf, size, 0);
@@ -194,6 +217,25 @@ const struct sock_tcp_diag *sock_tcp_other(struct ckpt_run *run, const struct ck
 		found = d ? d : found;
 	}
 	return found;
+}
+
+int sock_tcp_keys_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			 struct ckpt_error *err)
+{
+	const struct sock_state *st = sock_state(run);
+	uint64_t ao[8] = { 0 };
+	socklen_t len = sizeof(ao);
+	bool signs = !getsockopt(f->fd, IPPROTO_TCP, TCP_AO_INFO, ao, &len);
+	int r = signs ? 0 : sock_tcp_diag(run, err);
+
+	for (size_t i = 0; i < st->n_tcp && !r && !signs; i++)
+		signs = st->tcp[i].ino == f->st.st_ino && st->tcp[i].signs;
+	if (r || !signs)
+		return r;
+	return sock_refuse(run, f, "tcp-keys",
+			   "it signs its segments (TCP_MD5SIG, TCP-AO), and the keys are not "
+			   "saved",
+			   "close it before the dump, or allow the loss");
 }
 
 /* ---- connections that wait to be accepted ---------------------------------------------- */

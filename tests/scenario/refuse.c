@@ -192,14 +192,6 @@ static void unix_outside(void)
 }
 
 /* Nobody has accepted the connection, and bytes wait in it. */
-static void unix_urgent(void)
-{
-	int ends[2];
-	MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
-	MUST(send(ends[0], "ab", 2, 0));
-	MUST(send(ends[0], "c", 1, MSG_OOB));
-}
-
 static void unix_waiting(void)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
@@ -718,7 +710,6 @@ static const struct mode {
 	{ "udp-shutdown", udp_shutdown, "shut down" },
 	{ "udp-cork", udp_cork, "UDP_CORK" },
 	{ "unix-outside", unix_outside, "other end .* is outside the tree: process [0-9]+" },
-	{ "unix-urgent", unix_urgent, "sock unix-urgent .*MSG_OOB" },
 	{ "unix-waiting", unix_waiting, "has sent data" },
 	{ "netlink", netlink, "(netlink|NETLINK)" },
 	{ "packet", packet, "sock packet-ring " },

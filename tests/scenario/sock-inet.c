@@ -130,10 +130,12 @@ static void build_udp(void)
 	set(server, SOL_SOCKET, SO_TIMESTAMP, 1);
 	client = connected(AF_INET, server);
 	set(client, IPPROTO_IP, IP_RECVERR, 1);
+	set(client, SOL_SOCKET, SO_MAX_PACING_RATE, 1000000);
 	server6 = bound(AF_INET6, SOCK_DGRAM, true);
 	client6 = connected(AF_INET6, server6);
 	set(client6, IPPROTO_IPV6, IPV6_UNICAST_HOPS, 3);
 	set(client6, IPPROTO_IPV6, IPV6_MULTICAST_HOPS, 4);
+	set(client6, IPPROTO_IPV6, IPV6_RECVPATHMTU, 1);
 	shared = bound(AF_INET, SOCK_DGRAM, true);
 	mapped = MUST(socket(AF_INET6, SOCK_DGRAM, 0));
 	MUST(getsockname(shared, &a.sa, &len));
@@ -220,6 +222,8 @@ static void check_udp(void)
 	CHECK(get(client, IPPROTO_IP, IP_RECVERR) == 1, "IP_RECVERR is lost");
 	CHECK(get(client6, IPPROTO_IPV6, IPV6_UNICAST_HOPS) == 3, "IPV6_UNICAST_HOPS is lost");
 	CHECK(get(client6, IPPROTO_IPV6, IPV6_MULTICAST_HOPS) == 4, "IPV6_MULTICAST_HOPS is lost");
+	CHECK(get(client6, IPPROTO_IPV6, IPV6_RECVPATHMTU) == 1, "IPV6_RECVPATHMTU is lost");
+	CHECK(get(client, SOL_SOCKET, SO_MAX_PACING_RATE) == 1000000, "SO_MAX_PACING_RATE is lost");
 	CHECK(fcntl(client, F_GETFD) == FD_CLOEXEC, "FD_CLOEXEC is lost");
 }
 

@@ -2,6 +2,8 @@
 """Trees that cannot be saved (yet): refused by name, all reasons in one list, and nothing touched."""
 import pathlib
 import re
+import socket
+import struct
 import subprocess
 from concurrent import futures
 
@@ -208,6 +210,47 @@ def nonlocal_bind(context, test):
     expect(any("10.9.0.2 port 5300, is outside the tree" in item for item in listed), f"blockers: {listed}")
 
 
+# keys of TCP_MD5SIG, for one address, at a socket that listens
+SIGNED_PROGRAM = """
+import pathlib, socket, struct, sys, time
+server = socket.create_server(("127.0.0.1", 0))
+server.setsockopt(socket.IPPROTO_TCP, 14, struct.pack("=HH4s120xBBHi80s", socket.AF_INET, 0,
+                  socket.inet_aton("127.0.0.1"), 0, 0, 3, 0, b"key"))
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(99999)
+"""
+
+
+def signed(context, test):
+    """A socket whose segments are signed does not go on without the keys."""
+    with socket.socket() as probe:
+        try:
+            probe.setsockopt(socket.IPPROTO_TCP, 14, struct.pack(
+                "=HH4s120xBBHi80s", socket.AF_INET, 0, socket.inet_aton("127.0.0.1"), 0, 0, 3, 0, b"key"))
+        except OSError as error:
+            raise Skip("a kernel without TCP_MD5SIG") from error
+    child = started(test, "python3", "-B", "-c", SIGNED_PROGRAM)
+    run = context.ckpt().dump(test, child.pid, test.dir / "image", "--json", code=codes.REFUSED)
+    expect(any("sock tcp-keys " in item for item in blockers(run)), f"blockers: {blockers(run)}")
+
+
+URGENT_PROGRAM = """
+import pathlib, socket, sys, time
+one, other = socket.socketpair()
+one.send(b"ab")
+one.send(b"c", socket.MSG_OOB)
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(99999)
+"""
+
+
+def urgent(context, test):
+    """A look would take a stream's urgent byte for an ordinary one."""
+    child = started(test, "python3", "-B", "-c", URGENT_PROGRAM)
+    run = context.ckpt().dump(test, child.pid, test.dir / "image", "--json", code=codes.REFUSED)
+    expect(any("sock unix-urgent " in item for item in blockers(run)), f"blockers: {blockers(run)}")
+
+
 def passing(context, test, what):
     """What passes by itself is waited for: the dump is refused until it has."""
     victim = Victim(test, context.scenario("passing"), args=[what])
@@ -261,6 +304,8 @@ def tests(context):
     for name, tree in CHILDREN.items():
         yield f"refuse/time-children-{name}", lambda test, tree=tree: children(context, test, *tree)
     yield "refuse/frozen", lambda test: frozen(context, test)
+    yield "refuse/unix-urgent", lambda test: urgent(context, test)
+    yield "refuse/tcp-signed", lambda test: signed(context, test)
     yield "refuse/nonlocal-bind", lambda test: nonlocal_bind(context, test)
     yield "refuse/network", lambda test: network(context, test)
     yield "refuse/all-at-once", lambda test: all_at_once(context, test, patterns)
