@@ -28,6 +28,7 @@ struct ckpt_run {
 	void **states; /* per loaded plugin, by its index */
 	struct ckpt_result *result;
 	uint64_t records, scripts, calls; /* put and run so far */
+	uint64_t encoded;		  /* calls given to agents; counted by debug builds only */
 	struct ckpt_finding *unmet;
 	size_t n_unmet;
 	const struct graph_node **ran; /* steps that have run, for undoing */

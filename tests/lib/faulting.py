@@ -35,6 +35,8 @@ PATIENCE = 60  # seconds
 # whose calls: the main thread's, the other threads', those of the processes that ckpt forks
 MAIN, THREADS, CHILDREN = "main", "threads", "children"
 PARTS = {MAIN: [], THREADS: ["-t"], CHILDREN: ["-c"]}
+# and those that it lets tasks make: by a debug build (core/process/execute.c), always with ENOSYS
+AGENTS = "agents"
 # the dynamic loader does not look at what becomes of its own first mapping
 BEFORE_MAIN = 4
 LOADER = 127  # how the dynamic loader ends a program that it cannot start
@@ -58,6 +60,16 @@ def inject(context, test, position, error, *args, part=MAIN, call=None, kill=Fal
                       f"{errno.errorcode.get(error, 'SIGKILL')}: ckpt hangs") from expired
     found = report.read_text().split()[1] if position else names.read_text().split()
     return done.returncode, found, done.stderr
+
+
+def scripted(context, test, position, *args):
+    """The same for a call in a task."""
+    ckpt = context.ckpt("sanitize")
+    ckpt.env["CKPT_FAULT_CALL"] = str(position)
+    done = ckpt.run(test, *args, *([] if position else ["-vv"]), code=None, timeout=2 * PATIENCE)
+    calls = re.findall(r"^.*\[\d+\] [^:]+: (\w+)\(", done.err, re.MULTILINE)
+    expect(position or calls, f"no script is told of: {done.err[-300:]}")
+    return done.code, "an agent's" if position else calls, done.err
 
 
 def positions(calls, wanted):
@@ -96,15 +108,22 @@ class Faults:
         # did a call fail in the last run? Another run may make fewer
         self.calls, self.failed, self.runs, self.injected, self.said = [], 0, 0, True, ""
 
+    def inject(self, position, error, *args, call=None):
+        """One run of ckpt."""
+        if self.part == AGENTS:
+            same = [place for place, name in enumerate(self.calls, 1) if name == call]
+            return scripted(self.context, self.test, same[position - 1] if call else position, *args)
+        return inject(self.context, self.test, position, error, *args, part=self.part, call=call)
+
     def undisturbed(self, *args):
         """The names of the calls that a run makes."""
-        code, self.calls, err = inject(self.context, self.test, 0, 0, *args, part=self.part)
+        code, self.calls, err = self.inject(0, 0, *args)
         expect(code == 0, f"without a fault it ended with {code}: {err}")
 
     def disturbed(self, position, error, call, *args):
         """One run; its exit code, and what was done."""
-        code, name, err = inject(self.context, self.test, position, error, *args, part=self.part,
-                                 call=call)
+        code, name, err = self.inject(position, error, *args, call=call)
+        error = errno.ENOSYS if self.part == AGENTS else error
         what = f"call {position} of {len(self.calls)} ({name}) failing with {errno.errorcode[error]}"
         self.test.log(f"{what}: exit {code} {err.strip()[-300:]}")
         self.said = err
@@ -177,7 +196,7 @@ class Verify(Dump):
         super().__init__(context, test, scenario, part)
         self.args = ("verify", "-D", self.image)
         context.ckpt().run(test, *self.args, code=None)
-        self.answer, self.calls, err = inject(context, test, 0, 0, *self.args, part=part)
+        self.answer, self.calls, err = self.inject(0, 0, *self.args)
         expect(self.answer in (codes.OK, codes.DIFFERENT),
                f"without a fault it ended with {self.answer}: {err}")
 
@@ -273,7 +292,7 @@ def complete(kind, context, test, scenario, most):
     """Each call of a run (spread()), each with the next of its errors; what came of it: {call: [made, failed,
     passes]}, and the harms. Not all runs make as many: a call that a run did not make did not fail."""
     counts, harms = {}, []
-    for part in PARTS:
+    for part in (*PARTS, AGENTS):
         faults = kind(context, test, scenario, part)
         made = collections.Counter(faults.calls)
         for name, numbers in sorted(spread(faults.calls, most).items()):

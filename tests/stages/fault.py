@@ -23,6 +23,10 @@ def tests(context):
                                                        faulting.CHILDREN))
     yield "fault/orphan/mem-basic", lambda test: faulting.named(
         faulting.Orphaned, context, test, "mem-basic", "recvfrom", 0, few)
+    # what it lets tasks do: a debug build
+    for name, kind in (("dump", faulting.Dump), ("restore", faulting.Restore)):
+        yield (f"fault/{name}/fd-basic/agents",
+               lambda test, kind=kind: faulting.sample(kind, context, test, "fd-basic", few, faulting.AGENTS))
     # ckpt waits for a child that it could not kill
     yield "fault/keeper", lambda test: faulting.named(faulting.Dump, context, test, "mem-basic", "kill",
                                                       errno.EPERM)

@@ -28,7 +28,8 @@ def arguments():
     parser.add_argument("--each", type=int, default=1, metavar="N", help="only each N-th of them")
     parser.add_argument("--first", type=int, default=1, help="begin with this one; to resume a run")
     parser.add_argument("--last", type=int, default=1 << 31)
-    parser.add_argument("--part", choices=faulting.PARTS, default=faulting.MAIN, help="whose calls")
+    parser.add_argument("--part", choices=(*faulting.PARTS, faulting.AGENTS), default=faulting.MAIN,
+                        help="whose calls")
     parser.add_argument("--all-errors", action="store_true", help="each call with each error")
     return parser.parse_args()
 
