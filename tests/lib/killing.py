@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 from lib import inventory, proc
 from lib.report import Failure, expect
@@ -21,17 +22,19 @@ class Outside:
 
     @staticmethod
     def look():
-        """Everything that has a name: files in memory, our mounts, segments of our ipc namespace, and
-        what ckpt lets hold packets back."""
+        """Everything that has a name: files in memory, our mounts, segments of our ipc namespace, directories
+        of ckpt's, and what it lets hold packets back. A namespace is held by one of these, or by a
+        process. Control groups and links would be those of others, too."""
         mounts = {f"mount {line.split()[4]}" for line in proc.read("/proc/self/mountinfo").splitlines()}
         segments = {f"System V segment {line.split()[1]}"
                     for line in proc.read("/proc/sysvipc/shm").splitlines()[1:]}
         rules = subprocess.run(["/usr/sbin/nft", "list", "tables"], capture_output=True, text=True,
                                check=False)
         tables = {line for line in rules.stdout.splitlines() if " ckpt-" in line}
+        ours = {str(path) for path in Path("/tmp").glob("ckpt-sock-*")}
         # directories there are somebody's work
-        return mounts | segments | tables | {entry.path for entry in os.scandir("/dev/shm")
-                                    if entry.is_file(follow_symlinks=False)}
+        files = {entry.path for entry in os.scandir("/dev/shm") if entry.is_file(follow_symlinks=False)}
+        return mounts | segments | tables | ours | files
 
     def left(self):
         """What is new since the beginning, processes that ended up with us included."""
@@ -70,10 +73,18 @@ def typical(action, count=3):
     return max(times)
 
 
-def kill_after(child, delay):
-    """Kills ckpt, all of its group, after a while; True if it was still at work."""
+def keepers_of(pid):
+    """ckpt's child that outlives it."""
+    children = proc.read(f"/proc/{pid}/task/{pid}/children").split()
+    return [int(child) for child in children if proc.read(f"/proc/{child}/comm") == "ckpt-keeper\n"]
+
+
+def kill_after(child, delay, both=False):
+    """Kills ckpt, all of its group, after a while, and its keeper too; True if it was still at work."""
     time.sleep(delay)
     alive = child.poll() is None
+    for keeper in keepers_of(child.pid) if both and alive else []:
+        os.kill(keeper, signal.SIGKILL)
     try:
         os.killpg(child.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -109,8 +120,8 @@ def unsettled(root):
     return {tid: state for tid, state in proc.states(root).items() if state[0] in "tT" or state[1]}
 
 
-def dumps(ckpt, test, program, kills, seed):
-    """Kills `ckpt dump --leave-running` of a busy victim `kills` times."""
+def dumps(ckpt, test, program, kills, seed, both=False):
+    """Kills `ckpt dump --leave-running` of a busy victim `kills` times, `both`: together with its keeper."""
     chance = random.Random(seed)
     victim, before = start_victim(test, program)
     image, outside = test.dir / "image", Outside()
@@ -124,7 +135,7 @@ def dumps(ckpt, test, program, kills, seed):
         shutil.rmtree(image, ignore_errors=True)
         delay = chance.uniform(0, duration * 1.1)
         child = start(ckpt, "dump", "-t", victim.pid, "-D", image, "--leave-running")
-        interrupted += kill_after(child, delay)
+        interrupted += kill_after(child, delay, both)
         when = f"kill {number} after {delay * 1000:.2f} ms (seed {seed})"
         try:
             proc.wait_until("tasks are still stopped or traced",
@@ -161,9 +172,14 @@ def restores(ckpt, test, program, kills, seed):
         whole("restored")
         return took
 
+    def ours(pid):
+        """Is the number not somebody else's by now? Skeletons have no arguments."""
+        words = proc.read(f"/proc/{pid}/cmdline")
+        return proc.exists(pid) and (not words or str(victim.dir) in words or "ckpt" in words)
+
     def decided():
         """Nothing is there, or everything. Who was let go by the death of ckpt may be about to die of it."""
-        there = [pid for pid in pids if proc.exists(pid)]
+        there = [pid for pid in pids if ours(pid)]
         return not there or (len(there) == len(pids) and not unsettled(victim.pid)
                              and all(asleep(pid) for pid in pids))
 
@@ -177,7 +193,7 @@ def restores(ckpt, test, program, kills, seed):
             proc.wait_until("a part of the tree is left", decided)
         except proc.Timeout as timeout:
             raise Failure(f"{when}: {timeout}: {proc.states(victim.pid)}") from timeout
-        if proc.exists(victim.pid):
+        if ours(victim.pid):
             whole(when)
             completed += 1
         outside.expect_nothing(when)

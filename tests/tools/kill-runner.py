@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Kills ckpt at random moments, as scripts/test does, with a number and a seed of your choice."""
 import argparse
+import functools
 import sys
 import time
 from pathlib import Path
@@ -21,11 +22,12 @@ def main():
     parser.add_argument("--victim", default="busy")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--both", action="store_true", help="ckpt-keeper too, at once: it may do harm")
     args = parser.parse_args()
     proc.become_subreaper()
     proc.own_ipc_namespace()
     run = context.Context(args.build, False, args.seed)
-    function = killing.dumps if args.run == "dump" else killing.restores
+    function = functools.partial(killing.dumps, both=args.both) if args.run == "dump" else killing.restores
     results = report.Report()
     results.run(f"kill/{args.run}", lambda test: function(
         run.ckpt(args.preset), test, run.scenario(args.victim), args.kills, args.seed))
