@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import subprocess
 
 from lib import ckpt as codes
 from lib import inventory, proc
@@ -38,6 +39,8 @@ FORGED = (
     ("sock-tcp", "+sock.img:1:0=08e0d403", "open file 60000 is no socket of a record sock.inet"),
     # the table of nftables that a restore deletes: "firewalld"
     ("sock-tcp", "sock.img:4:0=f201096669726577616c6c64", "not held by a table of ckpt's"),
+    # an attachment that is not as long as the place that is kept for it
+    ("ipc", "ipc.img:3:0=18808001", "mapping of segment"),
 )
 
 
@@ -166,6 +169,16 @@ def ten_rounds(context, test, scenario):
     victim.check("after ten rounds")
 
 
+def start_holder(test, path):
+    """A process that has the file open for appending."""
+    with open(path, "a", encoding="ascii") as file:
+        child = subprocess.Popen(["setsid", "sleep", "99999"], stdin=subprocess.DEVNULL, stdout=file,
+                                 stderr=subprocess.DEVNULL, cwd="/")
+    test.cleanup(proc.kill_tree, child.pid)
+    proc.wait_until("no sleep", lambda: proc.read(f"/proc/{child.pid}/comm").strip() == "sleep")
+    return child
+
+
 def foreground(context, test):
     """`ckpt restore` without -d ends as the root does."""
     victim, image = image_of(context, test, "mem-basic")
@@ -182,6 +195,27 @@ def foreground(context, test):
     expect(code == 128 + 15, f"the root was killed by SIGTERM, ckpt ended with {code}")
 
 
+def led_elsewhere(context, test):
+    """What a symbolic link leads to by now is not opened for a program: the restore is refused."""
+    place, secret = test.dir / "place", test.dir / "secret"
+    place.mkdir()
+    for path in (place / "log", secret):
+        path.write_text("text\n")
+    child = start_holder(test, place / "log")
+    pids = proc.tree(child.pid)
+    context.ckpt().dump(test, child.pid, test.dir / "image")
+    proc.wait_gone(pids)
+    for name, target in (("log", secret), ("", test.dir / "other")):
+        link = place / name if name else place
+        os.rename(link, test.dir / "other")
+        os.symlink(target, link)
+        run = context.ckpt().run(test, "restore", "-D", test.dir / "image", "-d", code=codes.FAILED)
+        expect("symbolic link" in run.err or "no longer a regular file" in run.err, f"it says: {run.err}")
+        link.unlink()
+        os.rename(test.dir / "other", link)
+    proc.kill_tree(context.ckpt().restore(test, test.dir / "image"))
+
+
 def tests(context):
     """See the functions."""
     for scenario in ("fd-basic", "nested"):
@@ -191,6 +225,6 @@ def tests(context):
     for scenario in ("pid-basic", "nested", "pty", "sock-stream", "mnt-user"):
         yield (f"image/ten-rounds/{scenario}",
                lambda test, scenario=scenario: ten_rounds(context, test, scenario))
-    for function in (damaged, mixed_up, permissions, pid_taken, same_twice, foreground):
+    for function in (damaged, mixed_up, permissions, pid_taken, same_twice, foreground, led_elsewhere):
         name = function.__name__.replace("_", "-")
         yield f"image/{name}", lambda test, function=function: function(context, test)

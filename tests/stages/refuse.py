@@ -288,6 +288,18 @@ def due(context, test, what):
         victim.check("gone off")
 
 
+def opener(context, test):
+    """A file of /proc that tells more to who opened it with more privileges: ckpt would be that."""
+    with open("/proc/kallsyms", encoding="ascii") as file:
+        child = subprocess.Popen(["setpriv", "--reuid", "65534", "sleep", "99999"], stdin=file,
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                 start_new_session=True, cwd="/")
+    test.cleanup(proc.kill_tree, child.pid)
+    proc.wait_until("no sleep", lambda: proc.read(f"/proc/{child.pid}/comm").strip() == "sleep")
+    run = context.ckpt().dump(test, child.pid, test.dir / "image", "--json", code=codes.REFUSED)
+    expect(any("privileged opener" in item for item in blockers(run)), f"it is not named: {blockers(run)}")
+
+
 def tests(context):
     """One for each mode, and one with many."""
     try:
@@ -307,5 +319,6 @@ def tests(context):
     yield "refuse/unix-urgent", lambda test: urgent(context, test)
     yield "refuse/tcp-signed", lambda test: signed(context, test)
     yield "refuse/nonlocal-bind", lambda test: nonlocal_bind(context, test)
+    yield "refuse/proc-opener", lambda test: opener(context, test)
     yield "refuse/network", lambda test: network(context, test)
     yield "refuse/all-at-once", lambda test: all_at_once(context, test, patterns)
