@@ -99,6 +99,19 @@ CKPT_API int ckpt_kcmp_file(const struct ckpt_task *a, int fda, const struct ckp
 CKPT_API int ckpt_kcmp(const struct ckpt_task *a, const struct ckpt_task *b, int type);
 
 /*
+ * Descriptors of a process, of the tree or not: `fn` is called for each of each table that it has,
+ * which are several if threads have their own. `base` is /proc/PID, or /proc/PID/task/TID: the
+ * descriptor is base/fd/NUM. Ends with fn's first value other than 0, else 0; 0 too if the process
+ * has gone meanwhile.
+ */
+struct ckpt_table_look {
+	int (*fn)(void *arg, pid_t pid, pid_t tid, int base, const char *num);
+	void *arg;
+};
+
+CKPT_API int ckpt_tables_look(const struct ckpt_table_look *look, pid_t pid);
+
+/*
  * dump, verify: run `fn` in a child that has something of the tree's in hand for a moment (input
  * that it takes out and puts back). The child goes on if the engine is killed, and the tree does
  * not go on until it has ended, or ten seconds have passed. `fn` returns 0 or a negative errno,

@@ -28,79 +28,60 @@ static int by_ino(const void *va, const void *vb)
 	return (a->pid > b->pid) - (a->pid < b->pid);
 }
 
-static int add(struct fd_state *st, size_t *cap, const struct fd_foreign *f)
+struct scan {
+	struct fd_state *st;
+	size_t cap;
+};
+
+static int add(struct scan *s, const struct fd_foreign *f)
 {
-	if (st->n_foreign == *cap) {
-		size_t want = *cap ? *cap * 2 : 256;
+	struct fd_state *st = s->st;
+
+	if (st->n_foreign == s->cap) {
+		size_t want = s->cap ? s->cap * 2 : 256;
 		struct fd_foreign *more = realloc(st->foreign, want * sizeof(*more));
 
 		if (!more)
 			return -ENOMEM;
 		st->foreign = more;
-		*cap = want;
+		s->cap = want;
 	}
 	st->foreign[st->n_foreign++] = *f;
 	return 0;
 }
 
-static int scan_links(struct fd_state *st, size_t *cap, pid_t pid, DIR *dir)
+static int scan_link(void *arg, pid_t pid, pid_t tid, int base, const char *num)
 {
-	for (struct dirent *d; (d = ckpt_next_entry(dir));) {
-		struct fd_foreign f = { .pid = pid, .num = atoi(d->d_name) };
-		char link[64];
-		struct stat sb;
-		ssize_t len;
-		int r;
+	struct scan *s = arg;
+	struct fd_foreign f = { .pid = pid, .num = atoi(num) };
+	char path[32], link[64];
+	struct stat sb;
+	ssize_t len;
 
-		if (d->d_name[0] == '.')
-			continue;
-		len = readlinkat(dirfd(dir), d->d_name, link, sizeof(link) - 1);
-		if (len < 0)
-			continue;
-		link[len] = '\0';
-		f.socket = !strncmp(link, "socket:[", 8);
-		if (f.socket || !strncmp(link, "pipe:[", 6)) {
-			f.ino = strtoull(strchr(link, '[') + 1, NULL, 10);
-		} else if (st->has_private && link[0] == '/' &&
-			   !fstatat(dirfd(dir), d->d_name, &sb, 0) &&
-			   (S_ISFIFO(sb.st_mode) || (S_ISREG(sb.st_mode) && !sb.st_nlink))) {
-			f.dev = sb.st_dev;
-			f.ino = sb.st_ino;
-		} else {
-			continue;
-		}
-		r = add(st, cap, &f);
-		if (r)
-			return r;
+	(void)tid;
+	snprintf(path, sizeof(path), "fd/%.20s", num);
+	len = readlinkat(base, path, link, sizeof(link) - 1);
+	if (len < 0)
+		return 0;
+	link[len] = '\0';
+	f.socket = !strncmp(link, "socket:[", 8);
+	if (f.socket || !strncmp(link, "pipe:[", 6)) {
+		f.ino = strtoull(strchr(link, '[') + 1, NULL, 10);
+	} else if (s->st->has_private && link[0] == '/' && !fstatat(base, path, &sb, 0) &&
+		   (S_ISFIFO(sb.st_mode) || (S_ISREG(sb.st_mode) && !sb.st_nlink))) {
+		f.dev = sb.st_dev;
+		f.ino = sb.st_ino;
+	} else {
+		return 0;
 	}
-	return ckpt_is_gone(errno) ? 0 : -errno;
-}
-
-/* Processes end while we look: they have nothing open then. */
-static int scan_process(struct fd_state *st, size_t *cap, DIR *proc, const char *name)
-{
-	CKPT_AUTO_DIR DIR *dir = NULL;
-	char path[32];
-	int fd;
-
-	snprintf(path, sizeof(path), "%.16s/fd", name);
-	fd = openat(dirfd(proc), path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (fd < 0)
-		return ckpt_is_gone(errno) ? 0 : -errno;
-	dir = fdopendir(fd);
-	if (!dir) {
-		/* fdopendir(3) looks at the directory once more */
-		int r = ckpt_is_gone(errno) ? 0 : -errno;
-
-		close(fd);
-		return r;
-	}
-	return scan_links(st, cap, atoi(name), dir);
+	return add(s, &f);
 }
 
 static int scan_all(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err)
 {
-	size_t n = ckpt_task_count(run), cap = 0;
+	struct scan scan = { .st = st };
+	const struct ckpt_table_look look = { scan_link, &scan };
+	size_t n = ckpt_task_count(run);
 	CKPT_AUTO_FREE pid_t *ours = calloc(n + 1, sizeof(pid_t));
 	CKPT_AUTO_DIR DIR *proc = opendir("/proc");
 	int r = 0;
@@ -120,7 +101,7 @@ static int scan_all(struct ckpt_run *run, struct fd_state *st, struct ckpt_error
 
 		if (pid > 0 && !bsearch(&pid, ours, n, sizeof(*ours), by_pid) &&
 		    !ckpt_is_engine(pid))
-			r = scan_process(st, &cap, proc, d->d_name);
+			r = ckpt_tables_look(&look, pid);
 	}
 	r = r ? r : -errno;
 	if (r)

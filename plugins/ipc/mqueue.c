@@ -18,27 +18,28 @@
 
 /* ---- dump: who has it open --------------------------------------------------------------- */
 
-static bool has_open(const char *pid, dev_t dev, ino_t ino)
+struct wanted {
+	dev_t dev;
+	ino_t ino;
+};
+
+static int has_open(void *arg, pid_t pid, pid_t tid, int base, const char *num)
 {
-	CKPT_AUTO_DIR DIR *dir = NULL;
-	char path[64];
-	struct dirent *e;
+	const struct wanted *w = arg;
+	char path[32];
+	struct stat s;
 
-	snprintf(path, sizeof(path), "/proc/%.20s/fd", pid);
-	dir = opendir(path);
-	while (dir && (e = ckpt_next_entry(dir))) {
-		struct stat s;
-
-		if (!fstatat(dirfd(dir), e->d_name, &s, 0) && s.st_dev == dev && s.st_ino == ino)
-			return true;
-	}
-	/* who cannot be looked at may have it */
-	return errno && !ckpt_is_gone(errno);
+	(void)pid;
+	(void)tid;
+	snprintf(path, sizeof(path), "fd/%.20s", num);
+	return !fstatat(base, path, &s, 0) && s.st_dev == w->dev && s.st_ino == w->ino;
 }
 
 int ipc_mqueue_outside(struct ckpt_run *run, dev_t dev, ino_t ino, char *buf, size_t size,
 		       struct ckpt_error *err)
 {
+	struct wanted wanted = { dev, ino };
+	const struct ckpt_table_look look = { has_open, &wanted };
 	CKPT_AUTO_DIR DIR *dir = opendir("/proc");
 	struct dirent *e;
 
@@ -46,9 +47,15 @@ int ipc_mqueue_outside(struct ckpt_run *run, dev_t dev, ino_t ino, char *buf, si
 		return ckpt_fail_sys(err, errno, "/proc");
 	while ((e = ckpt_next_entry(dir))) {
 		pid_t pid = (pid_t)strtol(e->d_name, NULL, 10);
+		int r;
 
-		if (pid <= 0 || ckpt_task_by_pid(run, pid) || ckpt_is_engine(pid) ||
-		    !has_open(e->d_name, dev, ino))
+		if (pid <= 0 || ckpt_task_by_pid(run, pid) || ckpt_is_engine(pid))
+			continue;
+		r = ckpt_tables_look(&look, pid);
+		if (r < 0)
+			return ckpt_fail_sys(err, r, "descriptors of process %d", (int)pid);
+		errno = 0;
+		if (!r)
 			continue;
 		snprintf(buf, size, "process %d, which is outside the tree, has it open too",
 			 (int)pid);

@@ -160,63 +160,50 @@ static bool may_be_pty(const char *link, bool ours)
 	       (ours || strstr(link, "pts/") || strstr(link, "ptmx") || strstr(link, "console"));
 }
 
-static dev_t devpts_of(int proc, int dir, const char *num, const char *link,
-		       const struct stat *file)
+static dev_t devpts_of(int base, const char *path, const char *link, const struct stat *file)
 {
-	CKPT_AUTO_FD int fd = openat(dir, num, O_PATH | O_CLOEXEC);
+	CKPT_AUTO_FD int fd = openat(base, path, O_PATH | O_CLOEXEC);
 
-	return fd >= 0 && is_devpts(fd) ? file->st_dev : devpts_beside(proc, link);
+	return fd >= 0 && is_devpts(fd) ? file->st_dev : devpts_beside(base, link);
 }
 
+struct scan {
+	struct ckpt_run *run;
+	struct tty_state *st;
+};
+
 /* A node of another devpts, in some container, may have the same name and number. */
-static int scan_link(struct tty_state *st, int proc, int dir, const char *num, pid_t pid,
-		     const struct ckpt_task *task)
+static int scan_link(void *arg, pid_t pid, pid_t tid, int base, const char *num)
 {
-	struct tty_holder h = { .pid = pid, .num = atoi(num), .task = task };
-	char link[PATH_MAX];
+	const struct scan *s = arg;
+	struct tty_holder h = { .pid = pid,
+				.num = atoi(num),
+				.task = ckpt_task_by_pid(s->run, pid) };
+	char path[32], link[PATH_MAX];
 	uint32_t number;
 	struct stat file;
-	ssize_t len = readlinkat(dir, num, link, sizeof(link) - 1);
+	ssize_t len;
 	bool slave;
 	int r;
 
+	/* what a thread has for itself is not among its task's numbers */
+	if (h.task && tid != pid)
+		return 0;
+	snprintf(path, sizeof(path), "fd/%.20s", num);
+	len = readlinkat(base, path, link, sizeof(link) - 1);
 	if (len < 0)
 		return 0;
 	link[len] = '\0';
-	if (!may_be_pty(link, task) || fstatat(dir, num, &file, 0) || !S_ISCHR(file.st_mode))
+	if (!may_be_pty(link, h.task) || fstatat(base, path, &file, 0) || !S_ISCHR(file.st_mode))
 		return 0;
 	slave = major(file.st_rdev) == TTY_MAJOR_PTS;
 	number = minor(file.st_rdev);
 	h.master = !slave;
 	if (!slave && (file.st_rdev != makedev(TTY_MAJOR_AUX, TTY_MINOR_PTMX) ||
-		       !master_index(proc, num, &number)))
+		       !master_index(base, num, &number)))
 		return 0;
-	r = key_of(st, slave ? file.st_dev : devpts_of(proc, dir, num, link, &file), number,
-		   &h.pty);
-	return r || h.pty == TTY_PTY_NONE || (!task && ckpt_is_engine(pid)) ? r : add(st, &h);
-}
-
-/* Processes end while we look: whatever cannot be opened has nothing open. */
-static int scan_process(struct ckpt_run *run, struct tty_state *st, int all, const char *name)
-{
-	pid_t pid = atoi(name);
-	CKPT_AUTO_FD int proc = openat(all, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	CKPT_AUTO_DIR DIR *dir = NULL;
-	int fd = proc < 0 ? -1 : openat(proc, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC), r = 0;
-
-	if (fd < 0)
-		return ckpt_is_gone(errno) ? 0 : -errno;
-	dir = fdopendir(fd);
-	if (!dir) {
-		/* fdopendir(3) looks at the directory once more */
-		r = ckpt_is_gone(errno) ? 0 : -errno;
-		close(fd);
-		return r;
-	}
-	for (struct dirent *d; !r && (d = ckpt_next_entry(dir));)
-		if (d->d_name[0] != '.')
-			r = scan_link(st, proc, fd, d->d_name, pid, ckpt_task_by_pid(run, pid));
-	return r || ckpt_is_gone(errno) ? r : -errno;
+	r = key_of(s->st, slave ? file.st_dev : devpts_of(base, path, link, &file), number, &h.pty);
+	return r || h.pty == TTY_PTY_NONE || (!h.task && ckpt_is_engine(pid)) ? r : add(s->st, &h);
 }
 
 static int scan_members(struct ckpt_run *run, struct tty_state *st, struct ckpt_error *err)
@@ -272,6 +259,8 @@ static int scan_sessions(struct ckpt_run *run, struct tty_state *st, struct ckpt
 
 int tty_scan(struct ckpt_run *run, struct tty_state *st, struct ckpt_error *err)
 {
+	struct scan scan = { run, st };
+	const struct ckpt_table_look look = { scan_link, &scan };
 	CKPT_AUTO_DIR DIR *proc = NULL;
 	struct stat pts;
 	int r;
@@ -293,7 +282,7 @@ int tty_scan(struct ckpt_run *run, struct tty_state *st, struct ckpt_error *err)
 		return ckpt_fail_sys(err, errno, "/proc");
 	for (struct dirent *d; !r && (d = ckpt_next_entry(proc));)
 		if (atoi(d->d_name) > 0)
-			r = scan_process(run, st, dirfd(proc), d->d_name);
+			r = ckpt_tables_look(&look, atoi(d->d_name));
 	r = r ? r : -errno;
 	if (r)
 		return ckpt_fail_sys(err, r, "looking for holders of terminals");
