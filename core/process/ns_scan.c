@@ -153,7 +153,7 @@ static int read_links(void *arg, size_t i, struct ckpt_error *err)
 		unsigned long long ino;
 		ssize_t len;
 
-		if (is_common(&links[k]) && f->th->tid != task->pid)
+		if (is_common(&links[k]) && f->th->tid != ckpt_task_tid(task))
 			continue;
 		snprintf(path, sizeof(path), "task/%d/ns/%s", (int)f->th->tid, links[k].name);
 		len = readlinkat(task->procfd, path, text, sizeof(text) - 1);
@@ -195,7 +195,7 @@ static int one_thread(struct proc_set *ps, const struct found *f, const struct c
 	const struct ckpt_thread *th = f->th;
 	struct ns_table *t = ps->ns;
 	struct ckpt_task *task = th->task;
-	bool dead = th->dead || task->zombie;
+	bool dead = task->zombie;
 
 	*known = !dead;
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(links); i++) {
@@ -232,15 +232,13 @@ static int one_thread(struct proc_set *ps, const struct found *f, const struct c
 static int one_task(struct proc_set *ps, const struct ckpt_task *task, const struct found *found,
 		    struct ckpt_error *err)
 {
-	size_t n = task->n_threads ? task->n_threads : 1, alive = 0;
+	size_t n = task->n_threads ? task->n_threads : 1;
 	struct ns_task *seats = ns_append_task(ps->ns, task->id, n, err);
 	const struct ckpt_ns_seat *first = NULL;
 	bool alike = true, known;
 
 	if (!seats)
 		return -ENOMEM;
-	while (alive + 1 < task->n_threads && task->threads[alive]->dead)
-		alive++;
 	for (size_t k = 0; k < n; k++) {
 		int r = one_thread(ps, &found[k], first, &seats->seats[k], &known, err);
 
@@ -248,12 +246,8 @@ static int one_task(struct proc_set *ps, const struct ckpt_task *task, const str
 			return r;
 		if (!first && known)
 			first = &seats->seats[k];
-		if (k > alive && !found[k].th->dead)
-			alike &= !memcmp(&seats->seats[alive], &seats->seats[k],
-					 sizeof(*seats->seats));
+		alike &= !memcmp(&seats->seats[0], &seats->seats[k], sizeof(*seats->seats));
 	}
-	/* a main thread that has ended says little: the others speak for it */
-	seats->seats[0] = seats->seats[alive];
 	if (alike)
 		seats->n = 1;
 	return 0;

@@ -100,7 +100,7 @@ static struct ckpt_thread *thread_of(const struct ckpt_task *t, const char **pat
 	if (*end != '/')
 		return NULL;
 	*path = end + 1;
-	if (tid == t->pid)
+	if (tid == t->threads[0]->tid)
 		return t->threads[0];
 	/* the others are sorted once the task stands still */
 	found = bsearch(&tid, t->threads + 1, t->n_threads - 1, sizeof(struct ckpt_thread *),
@@ -271,22 +271,25 @@ int ckpt_get_fd(const struct ckpt_task *t, int num, struct ckpt_error *err)
 
 int ckpt_kcmp_file(const struct ckpt_task *a, int fda, const struct ckpt_task *b, int fdb)
 {
-	long r = syscall(SYS_kcmp, a->pid, b->pid, KCMP_FILE, (unsigned long)fda,
-			 (unsigned long)fdb);
+	long r = syscall(SYS_kcmp, ckpt_task_tid(a), ckpt_task_tid(b), KCMP_FILE,
+			 (unsigned long)fda, (unsigned long)fdb);
 
 	return r < 0 ? -errno : (int)r;
 }
 
 int ckpt_kcmp(const struct ckpt_task *a, const struct ckpt_task *b, int type)
 {
-	long r = syscall(SYS_kcmp, a->pid, b->pid, type, 0UL, 0UL);
+	long r = syscall(SYS_kcmp, ckpt_task_tid(a), ckpt_task_tid(b), type, 0UL, 0UL);
 
 	return r < 0 ? -errno : (int)r;
 }
 
 int signal_task(const struct ckpt_task *t, int sig)
 {
-	return syscall(SYS_pidfd_send_signal, t->pidfd, sig, NULL, 0) ? -errno : 0;
+	return syscall(SYS_pidfd_send_signal, t->pidfd, sig, NULL,
+		       t->ended ? PIDFD_SIGNAL_THREAD_GROUP : 0)
+		       ? -errno
+		       : 0;
 }
 
 #define XSTATE_MAX (64u << 10)

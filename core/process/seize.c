@@ -73,12 +73,6 @@ static bool is_over(const struct ckpt_task *t, const char *path)
 	return state == 'Z' || state == 'X';
 }
 
-/* A thread leader that has exited while other threads go on. */
-static bool is_dead_leader(const struct ckpt_task *t)
-{
-	return is_over(t, "stat");
-}
-
 static int collect_stop(struct ckpt_thread *th, struct ckpt_error *err);
 
 bool is_exiting(const struct ckpt_thread *th)
@@ -185,16 +179,12 @@ static int seize_thread(struct scan *s, struct ckpt_thread *th, struct ckpt_erro
 	int r = ask_for(s, th);
 
 	if (r) {
-		if (th->tid == th->task->pid && is_dead_leader(th->task)) {
-			th->dead = true;
-			return 0;
-		}
 		/* one that is exiting answers EPERM as well */
-		if (r == ESRCH || (th->tid != th->task->pid && is_exiting(th))) {
-			th->agent->state = THREAD_GONE;
-			return 0;
-		}
-		return fail_seize(th, r, err);
+		if (r != ESRCH && !is_exiting(th))
+			return fail_seize(th, r, err);
+		th->dead = r != ESRCH && th->tid == th->task->pid;
+		th->agent->state = THREAD_GONE;
+		return 0;
 	}
 	s->ps->seized = true;
 	th->agent->state = THREAD_SEIZED;
@@ -230,6 +220,12 @@ static int collect_stop(struct ckpt_thread *th, struct ckpt_error *err)
 		int status, r = wait_stop(th->agent->tracer, th->tid, STOP_TIMEOUT_MS, &status);
 
 		if (r == -ESRCH) {
+			th->agent->state = THREAD_GONE;
+			return 0;
+		}
+		/* of a main thread nobody is told while there are others */
+		if (r == -ETIMEDOUT && th->tid == th->task->pid && is_exiting(th)) {
+			th->dead = true;
 			th->agent->state = THREAD_GONE;
 			return 0;
 		}
@@ -271,7 +267,27 @@ static int note_thread(void *arg, pid_t tid, struct ckpt_error *err)
 		s->task->pub.threads[s->task->pub.n_threads - 1] = s->task->pub.threads[0];
 		s->task->pub.threads[0] = th;
 	}
-	return s->ps->run->live ? 0 : seize_thread(s, th, err);
+	if (!s->ps->run->live)
+		return seize_thread(s, th, err);
+	th->dead = tid == s->task->pub.pid && is_exiting(th);
+	return 0;
+}
+
+/* A main thread that has ended does not show whether the others stand still. */
+static int note_stop(void *arg, pid_t tid, struct ckpt_error *err)
+{
+	struct ckpt_task *t = arg;
+	struct ckpt_error ignored = { 0 };
+	CKPT_AUTO_FREE char *stat = NULL;
+	int64_t state = 0;
+	char path[40];
+
+	(void)err;
+	snprintf(path, sizeof(path), "task/%d/stat", (int)tid);
+	if (ckpt_proc_read(t, path, &stat, &ignored) >= 0)
+		ckpt_proc_stat_field(stat, 3, &state);
+	t->stopped |= state == 'T';
+	return 0;
 }
 
 static void drop_gone_threads(struct ckpt_task *t)
@@ -310,6 +326,21 @@ static int look_again(struct scan *s, struct ckpt_error *err)
 	return r;
 }
 
+/* The main thread has ended: with the last of the others it is a zombie, as any process. */
+static int without_main(struct scan *s, struct ckpt_error *err)
+{
+	struct ckpt_task *t = &s->task->pub;
+
+	/* or has it been reaped, or has another thread executed a program and is the main one? */
+	if (faccessat(t->procfd, "stat", F_OK, 0) || !is_exiting(t->threads[0]))
+		return ckpt_fail_sys(err, ESRCH, "process %d", (int)t->pid);
+	if (t->n_threads > 1)
+		return set_main_ended(s->task, err);
+	t->zombie = true;
+	t->threads[0]->agent->state = THREAD_FREE;
+	return 0;
+}
+
 /* All threads of one task, until a pass finds no new one. */
 static int take_task(struct scan *s, struct ckpt_error *err)
 {
@@ -317,6 +348,8 @@ static int take_task(struct scan *s, struct ckpt_error *err)
 
 	if (t->zombie)
 		return set_add_thread(s->task, t->pid, err) ? 0 : -ENOMEM;
+	if (s->task->main_over)
+		each_tid(t, note_stop, t, err);
 	do {
 		int r;
 
@@ -328,6 +361,8 @@ static int take_task(struct scan *s, struct ckpt_error *err)
 			return r;
 	} while (s->found_new && !s->ps->run->live);
 	drop_gone_threads(t);
+	if (t->n_threads && t->threads[0]->dead)
+		return without_main(s, err);
 	if (!t->n_threads || t->threads[0]->agent->state == THREAD_GONE || execing_has_gone(t))
 		return ckpt_fail_sys(err, ESRCH, "process %d", (int)t->pid);
 	return 0;
@@ -387,7 +422,7 @@ static int take_children_of(struct proc_set *ps, struct execing *x, struct ckpt_
 
 	snprintf(path, sizeof(path), "task/%d/children", (int)th->tid);
 	if (ckpt_proc_read(th->task, path, &text, &why) < 0) {
-		if (ps->run->live || th->dead)
+		if (ps->run->live)
 			return 0;
 		*err = why;
 		return -why.err;
@@ -530,6 +565,15 @@ static int detach(struct ckpt_thread *th)
 
 #define PF_EXITING 0x4 /* field 9 of /proc/PID/stat, include/linux/sched.h */
 
+static void reap_threads(const struct ckpt_task *t)
+{
+	int status;
+
+	for (size_t i = t->n_threads; i-- > 0;)
+		while (tracer_wait(t->threads[i]->agent->tracer, t->threads[i]->tid, &status) > 0)
+			;
+}
+
 /*
  * Is it dead, or dying for certain? The init of a pid namespace stays until all
  * that were in it are reaped, maybe by somebody who waits for us to end first.
@@ -540,11 +584,8 @@ bool is_dead(const struct ckpt_task *t)
 	struct ckpt_error why = { 0 };
 	CKPT_AUTO_FREE char *stat = NULL;
 	int64_t state = 0, flags = 0;
-	int status;
 
-	for (size_t i = t->n_threads; i-- > 0;)
-		while (tracer_wait(t->threads[i]->agent->tracer, t->threads[i]->tid, &status) > 0)
-			;
+	reap_threads(t);
 	if (ckpt_proc_read(t, "stat", &stat, &why) < 0)
 		return why.err == ENOENT || why.err == ESRCH;
 	ckpt_proc_stat_field(stat, 3, &state);
@@ -558,8 +599,11 @@ static bool awaits_init(const struct ckpt_task *t)
 	struct ckpt_error ignored = { 0 };
 	CKPT_AUTO_FREE char *stat = NULL;
 	int64_t parent = 0;
+	char path[32];
 
-	return ckpt_proc_read(t, "stat", &stat, &ignored) >= 0 &&
+	/* the thread that stood for the task is gone before its main one is reaped */
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)t->pid);
+	return ckpt_proc_read(t, t->ended ? path : "stat", &stat, &ignored) >= 0 &&
 	       !ckpt_proc_stat_field(stat, 4, &parent) && parent == 1;
 }
 
@@ -574,8 +618,11 @@ void wait_for_reaper(const struct proc_set *ps)
 	for (int i = 0; i < 600; i++) {
 		size_t waiting = 0;
 
-		for (size_t k = 0; k < ps->n; k++)
+		for (size_t k = 0; k < ps->n; k++) {
+			/* one dies after the other, the main thread may have been the first */
+			reap_threads(&ps->tasks[k]->pub);
 			waiting += awaits_init(&ps->tasks[k]->pub);
+		}
 		if (!waiting)
 			return;
 		nanosleep(&nap, NULL);

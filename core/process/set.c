@@ -14,6 +14,7 @@
 #include "process/ns.h"
 #include "process/script.h"
 #include "process/set.h"
+#include "process/uapi.h"
 
 /* Two descriptors a task, and every file of a restore: the usual soft limit is too low. */
 static void raise_nofile(void)
@@ -46,10 +47,10 @@ struct proc_set *proc_new(struct ckpt_run *run, struct ckpt_error *err)
 	return ps;
 }
 
-void set_drop_thread(struct task_node *t)
+static void thread_free(struct ckpt_thread *th)
 {
-	struct ckpt_thread *th = t->pub.threads[--t->pub.n_threads];
-
+	if (!th)
+		return;
 	if (th->agent->final)
 		free((void *)th->agent->final->xstate);
 	free(th->agent->final);
@@ -60,10 +61,16 @@ void set_drop_thread(struct task_node *t)
 	free(th);
 }
 
+void set_drop_thread(struct task_node *t)
+{
+	thread_free(t->pub.threads[--t->pub.n_threads]);
+}
+
 static void task_free(struct task_node *t)
 {
 	while (t->pub.n_threads)
 		set_drop_thread(t);
+	thread_free(t->pub.ended);
 	free(t->pub.threads);
 	free(t->stat.text);
 	if (t->mem >= 0)
@@ -129,6 +136,47 @@ struct ckpt_thread *set_add_thread(struct task_node *t, pid_t tid, struct ckpt_e
 	return th;
 }
 
+static int by_tid(const void *a, const void *b)
+{
+	const struct ckpt_thread *x = *(struct ckpt_thread *const *)a;
+	const struct ckpt_thread *y = *(struct ckpt_thread *const *)b;
+
+	return (x->tid > y->tid) - (x->tid < y->tid);
+}
+
+/* /proc/TID is not listed, but it is there, with all that /proc/PID has. */
+int set_main_ended(struct task_node *t, struct ckpt_error *err)
+{
+	struct ckpt_thread **threads = t->pub.threads, *ended = threads[0];
+	CKPT_AUTO_FD int dir = -1, fd = -1;
+	char path[32];
+
+	if (!t->ps->restoring)
+		qsort(threads + 1, t->pub.n_threads - 1, sizeof(*threads), by_tid);
+	snprintf(path, sizeof(path), "/proc/%d", (int)threads[1]->tid);
+	dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (dir < 0)
+		return ckpt_fail_sys(err, errno == ENOENT ? ESRCH : errno, "thread %d",
+				     (int)threads[1]->tid);
+	fd = (int)syscall(SYS_pidfd_open, threads[1]->tid, PIDFD_THREAD);
+	if (fd < 0 && errno == EINVAL)
+		return ckpt_fail_as(err, CKPT_EXIT_REFUSED, errno,
+				    "process %d: its main thread has ended, and this kernel has no "
+				    "pidfds of threads (Linux 6.9 has)",
+				    (int)t->pub.pid);
+	if (fd < 0)
+		return ckpt_fail_sys(err, errno, "pidfd_open(2) of thread %d",
+				     (int)threads[1]->tid);
+	close(t->pub.procfd);
+	close(t->pub.pidfd);
+	t->pub.procfd = ckpt_steal_fd(&dir);
+	t->pub.pidfd = ckpt_steal_fd(&fd);
+	ended->dead = true;
+	t->pub.ended = ended;
+	memmove(threads, threads + 1, --t->pub.n_threads * sizeof(*threads));
+	return 0;
+}
+
 /* comm, state and start time of a process, from its stat file. */
 static int read_identity(struct task_node *t, struct ckpt_error *err)
 {
@@ -147,9 +195,10 @@ static int read_identity(struct task_node *t, struct ckpt_error *err)
 	ckpt_proc_stat_field(stat, 3, &state);
 	ckpt_proc_stat_field(stat, 22, &start);
 	t->start_time = (uint64_t)start;
-	/* with others alive it is only the main thread that has ended */
+	/* with other threads it is only the main one that has ended */
 	ckpt_proc_stat_field(stat, 20, &threads);
-	t->pub.zombie = (state == 'Z' || state == 'X') && threads < 2;
+	t->main_over = (state == 'Z' || state == 'X') && threads > 1;
+	t->pub.zombie = (state == 'Z' || state == 'X') && !t->main_over;
 	t->pub.stopped = state == 'T';
 	return 0;
 }
@@ -207,14 +256,6 @@ static int by_pid(const void *a, const void *b)
 	const struct task_node *y = *(struct task_node *const *)b;
 
 	return (x->pub.pid > y->pub.pid) - (x->pub.pid < y->pub.pid);
-}
-
-static int by_tid(const void *a, const void *b)
-{
-	const struct ckpt_thread *x = *(struct ckpt_thread *const *)a;
-	const struct ckpt_thread *y = *(struct ckpt_thread *const *)b;
-
-	return (x->tid > y->tid) - (x->tid < y->tid);
 }
 
 /* Append `t` and what descends from it, in pre-order; `all` is sorted by pid. */

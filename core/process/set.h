@@ -70,6 +70,7 @@ struct task_node {
 	struct ckpt_task pub; /* first member: a ckpt_task is a task_node */
 	struct segment *seg;  /* dump: the task's own; restore: the set's */
 	struct kept_text stat;
+	bool main_over;	     /* dump: when it was found its main thread had ended, others had not */
 	uint64_t start_time; /* /proc/PID/stat field 22, tells a reused pid */
 	struct proc_set *ps;
 	struct gadgets gadgets;	  /* dump */
@@ -134,6 +135,11 @@ static inline struct task_node *node_of(const struct ckpt_task *t)
 struct task_node *set_add(struct proc_set *ps, pid_t pid, struct ckpt_task *parent,
 			  struct ckpt_error *err);
 struct ckpt_thread *set_add_thread(struct task_node *t, pid_t tid, struct ckpt_error *err);
+/*
+ * The main thread is dead and the others go on: the first of them (dump: the one with the lowest
+ * number) stands for the task.
+ */
+int set_main_ended(struct task_node *t, struct ckpt_error *err);
 /* Forget the thread added last. */
 void set_drop_thread(struct task_node *t);
 /* Forget the task added last. */

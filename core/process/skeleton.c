@@ -33,6 +33,7 @@
 #define STOP_TIMEOUT_MS 10000
 #define LINGER_MS	10000
 #define LINGER_NAP_MS	2
+#define END_TIMEOUT_US	(10 * 1000000ULL)
 #define THREAD_FLAGS \
 	(CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM)
 
@@ -565,4 +566,53 @@ int ckpt_end_thread(struct ckpt_run *run, struct ckpt_thread *th, struct ckpt_er
 	segment_give_back(th->agent->seg, ckpt_steal_ptr(&th->agent->seat));
 	set_drop_thread(node_of(t));
 	return 0;
+}
+
+/*
+ * Nobody can detach from a dead main thread until all others are dead: it goes without a tracer,
+ * by its agent. If ckpt dies the others are killed, and it with them.
+ */
+static int untrace(struct ckpt_agent *a, struct ckpt_error *err)
+{
+	int r = interrupt_and_wait(a, false, STOP_TIMEOUT_MS, err);
+
+	if (!r && INSIST(ptrace(PTRACE_DETACH, a->th->tid, NULL, NULL)))
+		r = ckpt_fail_sys(err, errno, "thread %d: PTRACE_DETACH", (int)a->th->tid);
+	if (!r)
+		a->state = THREAD_SEATED;
+	return r;
+}
+
+int ckpt_end_main(struct ckpt_run *run, struct ckpt_task *task, int status, uint64_t sigmask,
+		  struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "end-main");
+	const uint64_t deadline = now_us() + END_TIMEOUT_US;
+	struct ckpt_thread *th = task->threads[0];
+	int r;
+
+	if (task->ended || task->n_threads < 2 || !WIFEXITED(status))
+		return ckpt_fail(err, EINVAL, "task %u cannot go on without its main thread",
+				 task->id);
+	ckpt_script_add(s, SYS_rt_sigprocmask, CKPT_C(SIG_SETMASK),
+			CKPT_IN(&sigmask, sizeof(sigmask)), CKPT_C(0), CKPT_C(sizeof(sigmask)));
+	ckpt_script_add(s, SYS_exit, CKPT_C(WEXITSTATUS(status)));
+	r = ckpt_script_settle(run, err);
+	if (!r)
+		r = untrace(th->agent, err);
+	if (!r)
+		r = execute_last(s, th, err);
+	while (!r && !is_exiting(th)) {
+		const struct timespec nap = { 0, 100000 };
+
+		if (now_us() > deadline)
+			return ckpt_fail_sys(err, ETIMEDOUT, "task %u: the end of its main thread",
+					     task->id);
+		nanosleep(&nap, NULL);
+	}
+	if (r)
+		return ckpt_wrap(err, "task %u", task->id);
+	th->agent->state = THREAD_GONE;
+	segment_give_back(th->agent->seg, ckpt_steal_ptr(&th->agent->seat));
+	return set_main_ended(node_of(task), err);
 }

@@ -32,6 +32,9 @@ struct rseq_configuration {
 #ifndef PIDFD_THREAD
 #define PIDFD_THREAD 0200
 #endif
+#ifndef PIDFD_SIGNAL_THREAD_GROUP
+#define PIDFD_SIGNAL_THREAD_GROUP 2
+#endif
 #ifndef PIDFD_GET_PID_FOR_CHILDREN_NAMESPACE
 #define PIDFD_GET_PID_FOR_CHILDREN_NAMESPACE 0xff06
 #endif

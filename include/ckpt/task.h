@@ -26,7 +26,7 @@ struct ckpt_agent; /* the agent's seat in a thread; opaque */
 struct ckpt_thread {
 	struct ckpt_task *task;
 	pid_t tid; /* in the pid namespace of ckpt */
-	bool dead; /* a leader that exited before its threads */
+	bool dead; /* the main thread of a task whose others go on: its `ended` */
 	/*
 	 * dump: the registers at which the thread goes on, after the roll-back
 	 * of calls that our own stop interrupted.
@@ -47,7 +47,36 @@ struct ckpt_task {
 	int procfd;   /* directory /proc/PID; owned by the run */
 	struct ckpt_thread **threads; /* [0] is the leader */
 	size_t n_threads;
+	/*
+	 * A main thread that ended before the others, else NULL. It has the task's number and
+	 * nothing else of it any more: it is not among `threads`, the first of which stands for
+	 * the task, and whose pidfd (PIDFD_THREAD) and directory /proc/TID those above are. In
+	 * texts of /proc NSpid is that thread's then, NStgid the task's.
+	 */
+	struct ckpt_thread *ended;
 };
+
+/* What to tell the kernel of where it wants to look at what the threads of a task have. */
+static inline pid_t ckpt_task_tid(const struct ckpt_task *t)
+{
+	return t->n_threads ? t->threads[0]->tid : t->pid;
+}
+
+/* How threads of a task are called in images: 0 is the main thread, the others follow. */
+static inline size_t ckpt_thread_number(const struct ckpt_task *t, size_t index)
+{
+	return index + (t->ended != NULL);
+}
+
+/* NULL: it has no such thread. */
+static inline struct ckpt_thread *ckpt_thread_at(const struct ckpt_task *t, size_t number)
+{
+	size_t index = number - (t->ended != NULL);
+
+	if (t->ended && !number)
+		return t->ended;
+	return index < t->n_threads ? t->threads[index] : NULL;
+}
 
 CKPT_API size_t ckpt_task_count(struct ckpt_run *run);
 CKPT_API struct ckpt_task *ckpt_task_at(struct ckpt_run *run, size_t i);
@@ -183,6 +212,13 @@ CKPT_API size_t ckpt_table_users(const struct ckpt_task *task);
 
 /* Let the thread made last of its task end and be forgotten: it has not got the ids it should. */
 CKPT_API int ckpt_end_thread(struct ckpt_run *run, struct ckpt_thread *th, struct ckpt_error *err);
+
+/*
+ * Let the main thread of a task end alone, with that status and signal mask, while the others go
+ * on: it becomes the task's `ended`. They are in the order in which they were made.
+ */
+CKPT_API int ckpt_end_main(struct ckpt_run *run, struct ckpt_task *task, int status,
+			   uint64_t sigmask, struct ckpt_error *err);
 
 /*
  * Let a skeleton end: it gets status `status` (as wait(2) encodes it: exit code

@@ -150,7 +150,7 @@ static int survey_task(struct ckpt_run *run, const struct ckpt_task *t, struct c
 		__attribute__((cleanup(seat_free))) struct seat s = { 0 };
 		char object[48];
 
-		r = t->threads[k]->dead ? 1 : read_seat(run, t->threads[k], &s, err);
+		r = read_seat(run, t->threads[k], &s, err);
 		if (r == 0 && !same_seat(&leader, &s)) {
 			snprintf(object, sizeof(object), "control groups of thread %d",
 				 (int)t->threads[k]->tid);
@@ -170,7 +170,7 @@ int cgroup_survey(struct ckpt_run *run, struct ckpt_error *err)
 		const struct ckpt_task *t = ckpt_task_at(run, i);
 
 		/* a zombie has left its groups */
-		r = t->zombie || t->threads[0]->dead ? 0 : survey_task(run, t, err);
+		r = t->zombie ? 0 : survey_task(run, t, err);
 		if (r < 0)
 			ckpt_wrap(err, "task %u (%.15s)", t->id, t->comm);
 	}
@@ -330,7 +330,7 @@ static int collect_task(struct ckpt_run *run, const struct ckpt_task *t, struct 
 	for (size_t k = 1; k < t->n_threads && r == 0 && ckpt_feature_on(run, "threads"); k++) {
 		__attribute__((cleanup(seat_free))) struct seat s = { 0 };
 
-		r = t->threads[k]->dead ? 1 : read_seat(run, t->threads[k], &s, err);
+		r = read_seat(run, t->threads[k], &s, err);
 		if (r == 0)
 			r = keep_together(run, &leader, &s, err);
 		if (r == 0 && !same_seat(&leader, &s))
@@ -347,7 +347,7 @@ int cgroup_collect(struct ckpt_run *run, struct ckpt_error *err)
 	for (size_t i = 0; i < ckpt_task_count(run) && r == 0; i++) {
 		const struct ckpt_task *t = ckpt_task_at(run, i);
 
-		r = t->zombie || t->threads[0]->dead ? 0 : collect_task(run, t, err);
+		r = t->zombie ? 0 : collect_task(run, t, err);
 	}
 	return r;
 }

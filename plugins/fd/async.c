@@ -119,7 +119,7 @@ int fd_async_plan(struct ckpt_run *run, struct ckpt_error *err)
 		if (!ckpt_record_by_id(run, "fd.file", a->id) || a->type > F_OWNER_PGRP ||
 		    a->signal > 64 || (a->task && !fd_task_known(run, a->task)) ||
 		    (a->thread &&
-		     (a->type != F_OWNER_TID || a->thread >= fd_threads_known(run, a->task))) ||
+		     (a->type != F_OWNER_TID || !fd_thread_known(run, a->task, a->thread))) ||
 		    a->uid == UINT32_MAX || a->euid == UINT32_MAX)
 			return ckpt_fail_image(err, "the owner of open file %u is not valid",
 					       a->id);
@@ -171,7 +171,7 @@ int fd_async_apply(struct ckpt_run *run, uint32_t id, struct ckpt_task *holder, 
 	if (!a || !file)
 		return 0;
 	owner = a->task ? ckpt_task_by_id(run, a->task) : NULL;
-	if (a->task && (!owner || a->thread >= (owner->n_threads ? owner->n_threads : 1)))
+	if (a->task && (!owner || (a->thread && !ckpt_thread_at(owner, a->thread))))
 		return ckpt_fail_image(err, "the owner of open file %u was not made", id);
 	fd = ckpt_get_fd(holder, num, err);
 	if (fd < 0)
@@ -179,7 +179,7 @@ int fd_async_apply(struct ckpt_run *run, uint32_t id, struct ckpt_task *holder, 
 	if (owner) {
 		o.fd = fd;
 		o.owner.type = (int)a->type;
-		o.owner.pid = a->thread ? owner->threads[a->thread]->tid : owner->pid;
+		o.owner.pid = a->thread ? ckpt_thread_at(owner, a->thread)->tid : owner->pid;
 		r = ckpt_ns_run(run, &here, set_owner, &o, err);
 	}
 	if (!r && a->signal && fcntl(fd, F_SETSIG, a->signal))

@@ -106,7 +106,7 @@ static bool locate_stale(const struct fd_state *st, const struct fd_file *epoll,
 static bool locate(struct ckpt_run *run, const struct fd_file *epoll, struct target *t)
 {
 	for (const struct fd_entry *h = epoll->first; h; h = h->next) {
-		if (!is_target(h, t, h->task->pid, (int)t->num))
+		if (!is_target(h, t, fd_entry_pid(h), (int)t->num))
 			continue;
 		t->at = fd_entry_find(fd_state(run), h->task, (int)t->num);
 		t->epoll = h->num;

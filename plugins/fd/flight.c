@@ -12,7 +12,7 @@
 
 pid_t fd_entry_pid(const struct fd_entry *e)
 {
-	return e->in_flight ? getpid() : e->task->pid;
+	return e->in_flight ? getpid() : ckpt_task_tid(e->task);
 }
 
 int fd_entry_num(const struct fd_entry *e)

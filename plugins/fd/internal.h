@@ -258,8 +258,8 @@ const char *fd_image_path(const ProtobufCBinaryData *b, char *buf, size_t size);
 
 /* fs.nr_open has no higher value */
 #define FD_NUM_MAX 0x3fffffc0
-/* The thread of the tree with that id, by task and index; NULL: there is none. */
-const struct ckpt_task *fd_thread_find(struct ckpt_run *run, pid_t tid, uint32_t *index);
+/* The thread of the tree with that id, by task and ckpt_thread_number(); NULL: there is none. */
+const struct ckpt_task *fd_thread_find(struct ckpt_run *run, pid_t tid, uint32_t *number);
 /* In the image: has the task that file under that number? */
 bool fd_table_has(struct ckpt_run *run, uint32_t task, uint32_t num, uint32_t file);
 /* Fill st->kinds, which who asks for a kind needs. */
@@ -419,8 +419,10 @@ int fd_owner_check(const Ckpt__Fd__Owner *owner, uint32_t id, struct ckpt_error 
 
 /* Is there such a task in the image? */
 bool fd_task_known(struct ckpt_run *run, uint32_t id);
-/* How many threads the image has of it; 0: it has no such task. */
+/* How many living threads the image has of it; 0: it has no such task. */
 size_t fd_threads_known(struct ckpt_run *run, uint32_t id);
+/* Has it the thread of that ckpt_thread_number()? */
+bool fd_thread_known(struct ckpt_run *run, uint32_t id, uint32_t number);
 /* Is it ckpt's own mount namespace (0), or one of the image? */
 bool fd_mnt_known(struct ckpt_run *run, uint32_t mnt);
 

@@ -145,7 +145,7 @@ static int pidfd_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 	    (rec->task ? !fd_task_known(run, rec->task) || rec->status
 		       : rec->thread || !status_valid(rec->status)) ||
 	    (rec->thread &&
-	     (!(file->flags & PIDFD_THREAD) || rec->thread >= fd_threads_known(run, rec->task))))
+	     (!(file->flags & PIDFD_THREAD) || !fd_thread_known(run, rec->task, rec->thread))))
 		return ckpt_fail_image(err, "open file %u is not a valid pidfd", id);
 	return 0;
 }
@@ -215,19 +215,18 @@ static int pidfd_reopen(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 {
 	const Ckpt__Fd__Pidfd *rec = ckpt_record_need(run, "fd.pidfd", slot->file, err);
 	const struct ckpt_task *task = rec ? ckpt_task_by_id(run, rec->task) : NULL;
-	pid_t tid;
+	const struct ckpt_thread *th = task ? ckpt_thread_at(task, rec->thread) : NULL;
 	int fd;
 
 	if (!rec)
 		return -EBADMSG;
 	if (!rec->thread)
 		return -ENOENT;
-	if (!task || rec->thread >= task->n_threads)
+	if (!th)
 		return ckpt_fail_image(err, "thread %u of task %u was not made", rec->thread,
 				       rec->task);
-	tid = task->threads[rec->thread]->tid;
-	fd = (int)syscall(SYS_pidfd_open, tid, PIDFD_THREAD);
-	return fd < 0 ? ckpt_fail_sys(err, errno, "pidfd_open(2) of thread %d", tid) : fd;
+	fd = (int)syscall(SYS_pidfd_open, th->tid, PIDFD_THREAD);
+	return fd < 0 ? ckpt_fail_sys(err, errno, "pidfd_open(2) of thread %d", th->tid) : fd;
 }
 
 const struct ckpt_fd_kind fd_kind_pidfd = {

@@ -71,7 +71,7 @@ static int read_entry(int dir, struct entry *e)
 	if (link < 0)
 		return -errno;
 	e->ns[link] = 0;
-	return ckpt_proc_field(text, "NSpid", e->numbers, sizeof(e->numbers));
+	return ckpt_proc_field(text, "NStgid", e->numbers, sizeof(e->numbers));
 }
 
 /* Ours begin at ckpt's pid namespace: the others are an end of them. */

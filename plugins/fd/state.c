@@ -137,17 +137,19 @@ bool fd_table_has(struct ckpt_run *run, uint32_t task, uint32_t num, uint32_t fi
 	return false;
 }
 
-const struct ckpt_task *fd_thread_find(struct ckpt_run *run, pid_t tid, uint32_t *index)
+const struct ckpt_task *fd_thread_find(struct ckpt_run *run, pid_t tid, uint32_t *number)
 {
 	for (size_t i = 0; i < ckpt_task_count(run); i++) {
 		const struct ckpt_task *t = ckpt_task_at(run, i);
 
-		*index = 0;
+		*number = 0;
 		if (t->pid == tid)
 			return t;
-		for (; *index < t->n_threads; ++*index)
-			if (t->threads[*index]->tid == tid)
+		for (size_t k = 0; k < t->n_threads; k++) {
+			*number = (uint32_t)ckpt_thread_number(t, k);
+			if (t->threads[k]->tid == tid)
 				return t;
+		}
 	}
 	return NULL;
 }
@@ -157,17 +159,31 @@ bool fd_task_known(struct ckpt_run *run, uint32_t id)
 	return ckpt_record_by_id(run, "pid.task", id) != NULL;
 }
 
+static const ProtobufCFieldDescriptor *field_of(const ProtobufCMessage *m, const char *name)
+{
+	return m ? protobuf_c_message_descriptor_get_field_by_name(m->descriptor, name) : NULL;
+}
+
 size_t fd_threads_known(struct ckpt_run *run, uint32_t id)
 {
 	const ProtobufCMessage *m = ckpt_record_by_id(run, "pid.task", id);
-	const ProtobufCFieldDescriptor *f =
-		m ? protobuf_c_message_descriptor_get_field_by_name(m->descriptor, "threads")
-		  : NULL;
+	const ProtobufCFieldDescriptor *f = field_of(m, "threads");
 	size_t n = 0;
 
 	if (f && f->label == PROTOBUF_C_LABEL_REPEATED)
 		memcpy(&n, (const char *)m + f->quantifier_offset, sizeof(n));
 	return n;
+}
+
+bool fd_thread_known(struct ckpt_run *run, uint32_t id, uint32_t number)
+{
+	const ProtobufCMessage *m = ckpt_record_by_id(run, "pid.task", id);
+	const ProtobufCFieldDescriptor *f = field_of(m, "ended");
+	const void *ended = NULL;
+
+	if (f && f->type == PROTOBUF_C_TYPE_MESSAGE && f->label != PROTOBUF_C_LABEL_REPEATED)
+		memcpy(&ended, (const char *)m + f->offset, sizeof(ended));
+	return number < fd_threads_known(run, id) + (ended != NULL);
 }
 
 bool fd_mnt_known(struct ckpt_run *run, uint32_t mnt)

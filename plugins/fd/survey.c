@@ -100,25 +100,6 @@ static int survey_file(struct ckpt_run *run, struct fd_file *file, struct ckpt_e
 		     : 0;
 }
 
-/* The kernel shows the table of a dead leader's threads only by their own ids. */
-static void refuse_dead_leaders(struct ckpt_run *run)
-{
-	for (size_t i = 0; i < ckpt_task_count(run); i++) {
-		const struct ckpt_task *t = ckpt_task_at(run, i);
-
-		if (t->zombie || !t->n_threads || !t->threads[0]->dead)
-			continue;
-		ckpt_refuse(run, &(struct ckpt_blocker){
-					 .feature = "dead-leader",
-					 .task = t,
-					 .object = "descriptor table",
-					 .reason = "the main thread has exited before the others",
-					 .hint = "descriptors of such processes are not saved yet",
-					 .no_loss = true,
-				 });
-	}
-}
-
 int fd_survey(struct ckpt_run *run, struct ckpt_error *err)
 {
 	struct fd_state *st = fd_state(run);
@@ -127,7 +108,6 @@ int fd_survey(struct ckpt_run *run, struct ckpt_error *err)
 	if (!st || fd_kinds_list(run, st))
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	fd_found_clear(st);
-	refuse_dead_leaders(run);
 	r = fd_find_tables(run, st, err);
 	if (!r)
 		r = fd_scan(run, st, err);

@@ -56,9 +56,7 @@ static int add_threads(struct ckpt_run *run, struct ckpt_task *t, struct holder 
 	for (size_t i = 1; i < t->n_threads; i++) {
 		long c;
 
-		if (t->threads[0]->dead || t->threads[i]->dead)
-			continue;
-		c = kcmp_files(t->pid, t->threads[i]->tid);
+		c = kcmp_files(ckpt_task_tid(t), t->threads[i]->tid);
 		if (c < 0 && !(ckpt_is_live(run) && c == -ESRCH))
 			return ckpt_fail_sys(err, (int)c, "task %u (%s): kcmp(2) of thread %d",
 					     t->id, t->comm, t->threads[i]->tid);
@@ -129,7 +127,7 @@ static int list_holders(struct ckpt_run *run, struct fd_state *st, struct holder
 		if (r)
 			return r;
 		st->holders[t->id - 1] = t;
-		if (!t->zombie && !t->threads[0]->dead)
+		if (!t->zombie)
 			list[(*n)++] = (struct holder){ t, 0 };
 	}
 	return 0;

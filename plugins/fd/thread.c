@@ -308,14 +308,14 @@ int fd_threads_plan(struct ckpt_run *run, struct ckpt_error *err)
  * The thread leaves the table of its process, takes nothing along, and fetches what it is to
  * have: pidfd_getfd(2) gives the lowest free number, which is known, since they come in order.
  */
-static void add_script(struct ckpt_run *run, struct ckpt_script *s, const Ckpt__Fd__ThreadTable *t)
+static void add_script(struct ckpt_run *run, struct ckpt_script *s, const Ckpt__Fd__ThreadTable *t,
+		       pid_t from)
 {
 	const Ckpt__Fd__Table *process = table_of(run, t->task);
-	int pid = ckpt_script_add0(s, SYS_getpid), pidfd;
-	int low = 0;
+	int low = 0, pidfd;
 
 	ckpt_script_add(s, SYS_close_range, CKPT_C(0), CKPT_C(~0U), CKPT_C(CLOSE_RANGE_UNSHARE));
-	ckpt_script_add(s, SYS_pidfd_open, CKPT_R(pid), CKPT_C(0));
+	ckpt_script_add(s, SYS_pidfd_open, CKPT_C(from), CKPT_C(PIDFD_THREAD));
 	ckpt_script_expect(s, 0);
 	pidfd = ckpt_script_add(s, SYS_fcntl, CKPT_C(0), CKPT_C(F_DUPFD_CLOEXEC),
 				CKPT_C(ckpt_engine_fd(run)));
@@ -339,6 +339,16 @@ static void add_script(struct ckpt_run *run, struct ckpt_script *s, const Ckpt__
 	ckpt_script_add(s, SYS_close, CKPT_R(pidfd));
 }
 
+/* The thread that stands for the process, as its threads call it. */
+static pid_t own_number(struct ckpt_run *run, const struct ckpt_task *t, struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "fd.thread-table");
+	int op = ckpt_script_add0(s, SYS_gettid);
+	int r = ckpt_script_run(s, t->threads[0], err);
+
+	return r ? r : (pid_t)ckpt_script_result(s, op);
+}
+
 int fd_threads_install(struct ckpt_run *run, struct ckpt_error *err)
 {
 	int r = 0;
@@ -347,12 +357,16 @@ int fd_threads_install(struct ckpt_run *run, struct ckpt_error *err)
 		const Ckpt__Fd__ThreadTable *t = ckpt_record_at(run, "fd.thread-table", i);
 		const struct ckpt_task *task = ckpt_task_by_id(run, t->task);
 		struct ckpt_script *s;
+		pid_t from;
 
 		if (!task || t->thread >= task->n_threads)
 			return ckpt_fail_image(err, "thread %u of task %u was not made", t->thread,
 					       t->task);
+		from = own_number(run, task, err);
+		if (from < 0)
+			return from;
 		s = ckpt_script_new(run, "fd.thread-table");
-		add_script(run, s, t);
+		add_script(run, s, t, from);
 		r = ckpt_script_post(s, task->threads[t->thread], err);
 	}
 	return r ? r : ckpt_script_settle(run, err);

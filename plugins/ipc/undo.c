@@ -222,7 +222,8 @@ static bool shares(struct ckpt_run *run, const struct ckpt_task *t)
 	for (size_t i = 0; i < ckpt_task_count(run); i++) {
 		const struct ckpt_task *other = ckpt_task_at(run, i);
 
-		if (other != t && !other->zombie && compare(t->pid, other->pid) == 0)
+		if (other != t && !other->zombie &&
+		    compare(ckpt_task_tid(t), ckpt_task_tid(other)) == 0)
 			return true;
 	}
 	return false;
@@ -291,7 +292,7 @@ static int look_at_task(struct ckpt_run *run, struct ckpt_task *t, const bool *h
 	for (size_t k = 0; k < t->n_threads && r == 0; k++) {
 		const struct ckpt_ns_seat *seat = ckpt_ns_seat(run, t->id, seats > 1 ? k : 0);
 
-		if (has[k] && (!k || compare(t->pid, t->threads[k]->tid) != 0))
+		if (has[k] && (!k || compare(ckpt_task_tid(t), t->threads[k]->tid) != 0))
 			r = look_at_thread(run, t->threads[k], seat->ns[CKPT_NS_IPC], &rec, err);
 	}
 	rec.id = t->id;
@@ -317,8 +318,7 @@ static int find_lists(void *arg, struct ckpt_error *err)
 		const struct ckpt_task *t = ckpt_task_at(l->run, i);
 
 		for (size_t k = 0; k < t->n_threads; k++, at++)
-			l->has[at] = !t->zombie && !t->threads[k]->dead &&
-				     compare(self, t->threads[k]->tid) > 0;
+			l->has[at] = !t->zombie && compare(self, t->threads[k]->tid) > 0;
 	}
 	return 0;
 }

@@ -65,11 +65,9 @@ static const struct {
 static int ask_brk(struct source *s, uint64_t *brk, struct ckpt_error *err)
 {
 	CKPT_AUTO_SCRIPT struct ckpt_script *sc = ckpt_script_new(s->run, "mem.brk");
-	struct ckpt_thread *th = mem_live_thread(s->sp->task);
+	struct ckpt_thread *th = s->sp->task->threads[0];
 	int op, r;
 
-	if (!th)
-		return ckpt_fail(err, ESRCH, "no live thread");
 	op = ckpt_script_add(sc, SYS_brk, CKPT_C(0));
 	r = ckpt_script_run(sc, th, err);
 	if (!r)
@@ -80,9 +78,7 @@ static int ask_brk(struct source *s, uint64_t *brk, struct ckpt_error *err)
 static int read_layout(struct source *s, mem_space_rec *m, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE char *stat = NULL;
-	char path[64];
-	ssize_t n = ckpt_proc_read(
-		s->sp->task, mem_proc_path(s->sp->task, "stat", path, sizeof(path)), &stat, err);
+	ssize_t n = ckpt_proc_read(s->sp->task, "stat", &stat, err);
 	int64_t v;
 
 	if (n < 0)
@@ -141,12 +137,10 @@ static int locked_how(struct source *s, uint64_t at, uint32_t *how, struct ckpt_
 static int ask_lock_future(struct source *s, uint32_t *how, struct ckpt_error *err)
 {
 	CKPT_AUTO_SCRIPT struct ckpt_script *sc = ckpt_script_new(s->run, "mem.mlockall");
-	struct ckpt_thread *th = mem_live_thread(s->sp->task);
+	struct ckpt_thread *th = s->sp->task->threads[0];
 	uint64_t at = 0;
 	int op, r;
 
-	if (!th)
-		return ckpt_fail(err, ESRCH, "no live thread");
 	r = ask_agent(s, th, &at, err);
 	if (r < 0)
 		return r;
@@ -165,7 +159,6 @@ static int put_space(struct source *s, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE char *auxv = NULL;
 	mem_space_rec m = CKPT__MEM__SPACE__INIT;
-	char path[64];
 	ssize_t n;
 	int r;
 
@@ -179,9 +172,7 @@ static int put_space(struct source *s, struct ckpt_error *err)
 		r = read_layout(s, &m, err);
 		if (r < 0)
 			return r;
-		n = ckpt_proc_read(s->sp->task,
-				   mem_proc_path(s->sp->task, "auxv", path, sizeof(path)), &auxv,
-				   err);
+		n = ckpt_proc_read(s->sp->task, "auxv", &auxv, err);
 		if (n < 0)
 			return (int)n;
 		m.auxv.data = (uint8_t *)auxv;

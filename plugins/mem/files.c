@@ -23,14 +23,11 @@ static void map_files_path(const struct mem_vma *v, char buf[64])
 int mem_open_map_file(const struct ckpt_task *t, const struct mem_vma *v, int flags,
 		      struct ckpt_error *err)
 {
-	CKPT_AUTO_FD int dir = mem_proc_dir(t, err);
 	char path[64];
 	int fd;
 
-	if (dir < 0)
-		return dir;
 	map_files_path(v, path);
-	fd = openat(dir, path, flags | O_CLOEXEC);
+	fd = openat(t->procfd, path, flags | O_CLOEXEC);
 	if (fd < 0 && (errno == EPERM || errno == EACCES))
 		return ckpt_fail_as(err, CKPT_EXIT_PRIVILEGE, errno,
 				    "/proc/%d/%s cannot be opened: CAP_CHECKPOINT_RESTORE or "
@@ -186,16 +183,13 @@ static int place_of(struct mem_state *st, int dir, const char *link, struct ckpt
 static int look_at(struct mem_state *st, const struct ckpt_task *t, const char *link, size_t *index,
 		   struct ckpt_error *err)
 {
-	CKPT_AUTO_FD int dir = mem_proc_dir(t, err);
 	char path[PATH_MAX + 1];
 	struct stat sb;
 	ssize_t len;
 	int r;
 
-	if (dir < 0)
-		return dir;
-	len = readlinkat(dir, link, path, sizeof(path) - 1);
-	if (len < 0 || fstatat(dir, link, &sb, 0) < 0) {
+	len = readlinkat(t->procfd, link, path, sizeof(path) - 1);
+	if (len < 0 || fstatat(t->procfd, link, &sb, 0) < 0) {
 		if (errno == EPERM || errno == EACCES)
 			return ckpt_fail_as(
 				err, CKPT_EXIT_PRIVILEGE, errno,
@@ -205,11 +199,11 @@ static int look_at(struct mem_state *st, const struct ckpt_task *t, const char *
 		return ckpt_fail_sys(err, errno, "/proc/%d/%s", t->pid, link);
 	}
 	path[len] = 0;
-	r = place_of(st, dir, link, err);
+	r = place_of(st, t->procfd, link, err);
 	if (r < 0 && r != -ENOENT)
 		return r;
 	r = file_add(st, path, &sb, r, index, err);
-	return r < 0 ? r : open_ghost(st, &st->files[*index], dir, link, err);
+	return r < 0 ? r : open_ghost(st, &st->files[*index], t->procfd, link, err);
 }
 
 static void answer(struct mem_state *st, size_t i, uint32_t *id, const struct mem_file **bad)

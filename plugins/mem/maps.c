@@ -358,46 +358,9 @@ const char *mem_task_name(const struct ckpt_task *t, char *buf, size_t size)
 	return buf;
 }
 
-struct ckpt_thread *mem_live_thread(const struct ckpt_task *t)
-{
-	for (size_t i = 0; i < t->n_threads; i++)
-		if (!t->threads[i]->dead)
-			return t->threads[i];
-	return NULL;
-}
-
-/* A dead leader has given up its memory: its files are empty, those of its threads are not. */
-const char *mem_proc_path(const struct ckpt_task *t, const char *file, char *buf, size_t size)
-{
-	const struct ckpt_thread *th = mem_live_thread(t);
-
-	if (!th || th == t->threads[0])
-		snprintf(buf, size, "%s", file);
-	else
-		snprintf(buf, size, "task/%d/%s", th->tid, file);
-	return buf;
-}
-
 int mem_proc_open(const struct ckpt_task *t, const char *file, int flags, struct ckpt_error *err)
 {
-	char path[64];
-	int fd = openat(t->procfd, mem_proc_path(t, file, path, sizeof(path)), flags | O_CLOEXEC);
+	int fd = openat(t->procfd, file, flags | O_CLOEXEC);
 
-	return fd < 0 ? ckpt_fail_sys(err, errno, "open /proc/%d/%s", t->pid, path) : fd;
-}
-
-int mem_proc_dir(const struct ckpt_task *t, struct ckpt_error *err)
-{
-	const struct ckpt_thread *th = mem_live_thread(t);
-	char path[32];
-	int fd;
-
-	/* map_files is not below task/TID; but /proc/TID can be looked up */
-	if (!th || th == t->threads[0])
-		fd = openat(t->procfd, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
-	else {
-		snprintf(path, sizeof(path), "/proc/%d", th->tid);
-		fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-	}
-	return fd < 0 ? ckpt_fail_sys(err, errno, "open /proc/%d", t->pid) : fd;
+	return fd < 0 ? ckpt_fail_sys(err, errno, "open /proc/%d/%s", t->pid, file) : fd;
 }

@@ -150,13 +150,8 @@ void mem_maps_free(struct mem_maps *m);
 #define MEM_NAME_MAX 4352
 const char *mem_vma_name(const struct mem_vma *v, char *buf, size_t size);
 struct ckpt_vma_found mem_vma_found(const struct ckpt_task *t, const struct mem_vma *v);
-/* A path below /proc/PID that also works when the leader is dead. */
-const char *mem_proc_path(const struct ckpt_task *t, const char *file, char *buf, size_t size);
+/* A file below /proc/PID. */
 int mem_proc_open(const struct ckpt_task *t, const char *file, int flags, struct ckpt_error *err);
-/* /proc/PID of a task with a live thread; the caller closes it. */
-int mem_proc_dir(const struct ckpt_task *t, struct ckpt_error *err);
-/* First thread that is not dead, or NULL. */
-struct ckpt_thread *mem_live_thread(const struct ckpt_task *t);
 /* "task 3 (redis)" */
 const char *mem_task_name(const struct ckpt_task *t, char *buf, size_t size);
 

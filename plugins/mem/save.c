@@ -275,7 +275,7 @@ static int save_task(struct saver *s, const struct mem_space *sp, struct stored 
 	MEM_AUTO_SCAN struct mem_scan scan = { .fd = -1 };
 	MEM_AUTO_RUNS struct mem_runs runs = { 0 };
 	struct mem_source from = { .fd = mem_proc_open(sp->task, "mem", O_RDONLY, err),
-				   .pid = sp->task->pid };
+				   .pid = ckpt_task_tid(sp->task) };
 	int r = from.fd < 0 ? from.fd : mem_scan_open(s->run, sp->task, &scan, err);
 
 	s->fd = from.fd;

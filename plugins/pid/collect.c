@@ -160,7 +160,7 @@ static int subreaper(struct collect *c, const struct ckpt_task *t, Ckpt__Pid__Ta
 	return 0;
 }
 
-static void four_ids(const char *status, const char *key, uint32_t *ids)
+void pid_status_ids(const char *status, const char *key, uint32_t *ids)
 {
 	char text[64];
 
@@ -181,8 +181,8 @@ static int put_zombie(struct collect *c, const struct ckpt_task *t, const char *
 	if (r < 0)
 		return r;
 	snprintf(comm, sizeof(comm), "%s", t->comm);
-	four_ids(status, "Uid", uids);
-	four_ids(status, "Gid", gids);
+	pid_status_ids(status, "Uid", uids);
+	pid_status_ids(status, "Gid", gids);
 	/* the core bit was refused, so without it is what the user agreed to */
 	z.status = (uint32_t)st.exit_code & ~0x80U;
 	z.comm = comm;
@@ -224,6 +224,8 @@ static int rows_alloc(struct rows *r, size_t n, struct ckpt_error *err)
 static int one(struct collect *c, const struct ckpt_task *t, struct ckpt_error *err)
 {
 	__attribute__((cleanup(rows_free))) struct rows rows = { 0 };
+	__attribute__((cleanup(pid_ended_free))) struct pid_ended ended = { 0 };
+	const struct pid_numbers *nr;
 	CKPT_AUTO_FREE char *status = NULL;
 	Ckpt__Pid__Task rec = CKPT__PID__TASK__INIT;
 	int r = rows_alloc(&rows, t->n_threads ? t->n_threads : 1, err), at;
@@ -253,10 +255,15 @@ static int one(struct collect *c, const struct ckpt_task *t, struct ckpt_error *
 			return -err->err;
 		r = thread_record(c, th, k, k ? text : status, &rows.nr[k], &rows.recs[k], err);
 	}
-	if (r == 0 && rows.nr[0].nr[rows.nr[0].n - 1] == 1 && at)
-		c->map.ns[at].init = t->id;
+	if (r == 0 && t->ended) {
+		r = pid_ended_collect(c->run, t, &ended, err);
+		rec.ended = &ended.msg;
+	}
 	if (r < 0)
 		return r;
+	nr = t->ended ? &ended.nr : &rows.nr[0];
+	if (nr->nr[nr->n - 1] == 1 && at)
+		c->map.ns[at].init = t->id;
 	if (t->zombie)
 		return ckpt_feature_on(c->run, "zombies") ? put_zombie(c, t, status, &rec, err) : 0;
 	r = subreaper(c, t, &rec, err);

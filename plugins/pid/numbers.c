@@ -99,7 +99,8 @@ static int collect(struct ckpt_run *run, struct pid_plan *p, struct numbers *s,
 			continue;
 		check_free(run, n, n->pids, n->n_pids, pid_max);
 		r = add(s, p, n->ns, n->pids, n->n_pids, err);
-		for (size_t k = 1; n->rec && k < n->rec->n_threads && r == 0; k++) {
+		for (size_t k = n->rec ? pid_first_thread(n->rec) : 0;
+		     n->rec && k < n->rec->n_threads && r == 0; k++) {
 			const Ckpt__Pid__Thread *th = n->rec->threads[k];
 
 			check_free(run, n, th->tids, th->n_tids, pid_max);

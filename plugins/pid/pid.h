@@ -55,6 +55,11 @@ int pid_status_numbers(const char *status, const char *key, struct pid_numbers *
 /* Path below /proc/PID for one thread; `what` is a file's name. */
 void pid_thread_path(char *buf, size_t size, const struct ckpt_thread *th, const char *what);
 
+/* The same for what only the main thread shows, dead or alive. */
+const char *pid_main_path(const struct ckpt_task *t, const char *what, char *buf, size_t size);
+/* Real, effective and saved ids of a status text; 0 where there are none. */
+void pid_status_ids(const char *status, const char *key, uint32_t *ids);
+
 /* Parent, group and session of a task, and what else its stat line says. */
 struct pid_stat {
 	int64_t group, session, tty, exit_signal, exit_code;
@@ -111,6 +116,30 @@ int pid_write_last(struct ckpt_run *run, const struct ckpt_ns *ns, uint32_t last
 int pid_check_counters(const Ckpt__Pid__Namespace *rec, struct ckpt_error *err);
 /* Can what memfds may be be had here? */
 int pid_plan_noexec(struct ckpt_run *run, const Ckpt__Pid__Namespace *rec);
+
+/* ---- main threads that have ended (ended.c) ------------------------------------- */
+
+/* Its record, and what that points to. */
+struct pid_ended {
+	Ckpt__Pid__Ended msg;
+	struct pid_numbers nr;
+	char comm[17];
+	uint32_t uids[3], gids[3], *groups;
+};
+
+int pid_ended_survey(struct ckpt_run *run, const struct ckpt_task *t, struct ckpt_error *err);
+int pid_ended_collect(struct ckpt_run *run, const struct ckpt_task *t, struct pid_ended *e,
+		      struct ckpt_error *err);
+void pid_ended_free(struct pid_ended *e);
+bool pid_ended_valid(const Ckpt__Pid__Task *r);
+int pid_ended_end(struct ckpt_run *run, struct ckpt_task *t, const Ckpt__Pid__Ended *e,
+		  struct ckpt_error *err);
+
+/* The first of a task's threads that is not made with the task. */
+static inline size_t pid_first_thread(const Ckpt__Pid__Task *r)
+{
+	return r->ended ? 0 : 1;
+}
 
 /* ---- making (make.c) ------------------------------------------------------------ */
 

@@ -139,6 +139,11 @@ static int check_task(const struct pid_plan *p, const Ckpt__Pid__Task *r, struct
 		return ckpt_fail_image(err, "%s: no pid namespace %u", what, r->ns);
 	if (!r->n_threads)
 		return ckpt_fail_image(err, "%s: no thread", what);
+	if (!pid_ended_valid(r))
+		return ckpt_fail_image(err, "%s: bad main thread", what);
+	e = r->ended ? check_pids(p, r->ns - 1, r->ended->tids, r->ended->n_tids, what, err) : 0;
+	if (e < 0)
+		return e;
 	if (r->exit_signal < 0 || r->exit_signal > 64)
 		return ckpt_fail_image(err, "%s: exit signal %d", what, r->exit_signal);
 	for (size_t k = 0; k < r->n_threads; k++) {
@@ -175,8 +180,8 @@ static int load_tasks(struct ckpt_run *run, struct pid_plan *p, struct ckpt_erro
 			.id = r->id,
 			.rec = r,
 			.ns = r->ns - 1,
-			.pids = r->threads[0]->tids,
-			.n_pids = r->threads[0]->n_tids,
+			.pids = r->ended ? r->ended->tids : r->threads[0]->tids,
+			.n_pids = r->ended ? r->ended->n_tids : r->threads[0]->n_tids,
 			.parent = -1,
 		};
 		p->n = i + 1;
@@ -332,7 +337,7 @@ static void check_size(struct ckpt_run *run, const struct pid_plan *p)
 	size_t places = p->n - p->n_tasks;
 
 	for (size_t i = 0; i < p->n_tasks; i++)
-		places += p->nodes[i].rec->n_threads;
+		places += p->nodes[i].rec->n_threads + (p->nodes[i].rec->ended != NULL);
 	if (places > CKPT_MAX_THREADS)
 		ckpt_unmet(run, CKPT_EXIT_REFUSED, "save the tree in parts",
 			   "%zu threads and dead leaders; a restore makes %d at most", places,

@@ -21,6 +21,7 @@ static const struct ckpt_feature features[] = {
 	{ "sessions", "sessions" },
 	{ "groups", "process groups" },
 	{ "dead-leaders", "sessions and groups whose leader is dead" },
+	{ "dead-leader-thread", "main threads that ended before others" },
 	{ "zombies", "zombies with their wait status" },
 	{ "subreaper", "PR_SET_CHILD_SUBREAPER" },
 	{ "exit-signal", "exit signals other than SIGCHLD" },

@@ -44,7 +44,8 @@ int pid_read_stat(const struct ckpt_task *t, struct pid_stat *out, struct ckpt_e
 		{ 38, &out->exit_signal }, { 52, &out->exit_code },
 	};
 	CKPT_AUTO_FREE char *text = NULL;
-	ssize_t len = ckpt_proc_read(t, "stat", &text, err);
+	char path[64];
+	ssize_t len = ckpt_proc_read(t, pid_main_path(t, "stat", path, sizeof(path)), &text, err);
 
 	if (len < 0)
 		return (int)len;

@@ -229,10 +229,9 @@ static int threads(struct survey *s, const struct ckpt_task *t, struct ckpt_erro
 	if (t->n_threads > 1 && !ckpt_feature_on(s->run, "threads"))
 		refuse(s, t, "threads", "threads", "the feature pid.threads is switched off",
 		       "do not switch it off: a task cannot do without its threads", true);
-	if (t->n_threads > 1 && t->threads[0]->dead)
-		refuse(s, t, "dead-leader-thread", "main thread",
-		       "it has exited while other threads live; that is not saved yet",
-		       "end the program's other threads", true);
+	r = pid_ended_survey(s->run, t, err);
+	if (r == 0 && t->ended)
+		r = thread_status(s, t->ended, err);
 	for (size_t k = 0; k < t->n_threads && r == 0; k++)
 		r = thread_status(s, t->threads[k], err);
 	return r;
@@ -272,7 +271,7 @@ static void inits_in_tree(struct survey *s)
 		if (at < 0 || !s->map.ns[at].level)
 			continue;
 		if (ckpt_proc_read(t, "status", &text, &ignored) < 0 ||
-		    pid_status_numbers(text, "NSpid", &nr) < 0)
+		    pid_status_numbers(text, "NStgid", &nr) < 0)
 			continue;
 		if (nr.nr[nr.n - 1] == 1)
 			s->map.ns[at].init = t->id;

@@ -60,7 +60,7 @@ int pid_reserve(struct ckpt_run *run, struct ckpt_error *err)
 	for (size_t i = 0; i < p->n_tasks; i++) {
 		const struct pid_node *n = &p->nodes[i];
 
-		for (size_t k = 1; k < n->rec->n_threads; k++) {
+		for (size_t k = pid_first_thread(n->rec); k < n->rec->n_threads; k++) {
 			const Ckpt__Pid__Thread *rec = n->rec->threads[k];
 
 			if (inner_levels(run, p, n) < rec->n_tids &&
@@ -164,7 +164,7 @@ static int make_together(const struct making *m, struct ckpt_error *err)
 
 	if (!tids || !b)
 		return ckpt_fail_sys(err, ENOMEM, "threads");
-	for (size_t k = 1; k < rec->n_threads; k++, n++)
+	for (size_t k = pid_first_thread(rec); k < rec->n_threads; k++, n++)
 		b[n] = pid_birth(tids + n * m->levels, rec->threads[k]->tids, m->levels, m->levels);
 	return ckpt_make_threads(m->run, m->n->task, b, n, err);
 }
@@ -172,10 +172,11 @@ static int make_together(const struct making *m, struct ckpt_error *err)
 static int make_threads(const struct making *m, struct ckpt_error *err)
 {
 	const Ckpt__Pid__Task *rec = m->n->rec;
+	const size_t first = pid_first_thread(rec);
 
-	if (rec->n_threads > 1 && rec->threads[0]->n_tids && m->inner >= m->levels)
+	if (rec->n_threads > first && rec->threads[0]->n_tids && m->inner >= m->levels)
 		return make_together(m, err);
-	for (size_t k = 1; k < rec->n_threads; k++)
+	for (size_t k = first; k < rec->n_threads; k++)
 		if (make_one(m, rec->threads[k], err) < 0)
 			return ckpt_wrap(err, "thread %zu", k);
 	return 0;
@@ -190,7 +191,8 @@ int pid_threads(struct ckpt_run *run, struct ckpt_error *err)
 		const struct making m = { run, p, n, p->ns[n->ns]->level + 1,
 					  inner_levels(run, p, n) };
 
-		if (make_threads(&m, err) < 0)
+		if (make_threads(&m, err) < 0 ||
+		    (n->rec->ended && pid_ended_end(run, n->task, n->rec->ended, err) < 0))
 			return ckpt_wrap(err, "task %u", n->id);
 		ckpt_count(run, "threads", n->rec->n_threads);
 	}

@@ -57,7 +57,7 @@ static int survey_task(struct ckpt_run *run, const struct ckpt_task *t, struct c
 
 	for (size_t k = 0; k < t->n_threads; k++) {
 		char object[48];
-		int mode = t->threads[k]->dead ? 0 : mode_of(t->threads[k], err);
+		int mode = mode_of(t->threads[k], err);
 
 		if (mode == -ESRCH && ckpt_is_live(run))
 			continue;
@@ -188,7 +188,7 @@ static int read_task(struct ckpt_run *run, struct seccomp_state *st, const struc
 		     struct ckpt_error *err)
 {
 	for (size_t k = 0; k < t->n_threads; k++) {
-		int mode = t->threads[k]->dead ? 0 : mode_of(t->threads[k], err), r = 0;
+		int mode = mode_of(t->threads[k], err), r = 0;
 
 		if (mode < 0)
 			return mode;
@@ -255,7 +255,7 @@ static bool has_listener(struct ckpt_run *run)
 		const struct ckpt_task *t = ckpt_task_at(run, i);
 		CKPT_AUTO_FD int proc = openat(t->procfd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
-		found = proc >= 0 && !t->zombie && holds_listener(proc, t->pid);
+		found = proc >= 0 && !t->zombie && holds_listener(proc, ckpt_task_tid(t));
 	}
 	return found;
 }

@@ -182,7 +182,7 @@ static int read_late(struct ckpt_run *run, struct queue *q, const Ckpt__Task__Pr
 {
 	struct task_span looked = { .from = task_now() };
 	size_t n = 0;
-	int r = q->th->dead ? 0 : task_queue(q->th, q->flags, &q->now, &n, err);
+	int r = task_queue(q->th, q->flags, &q->now, &n, err);
 
 	looked.to = task_now();
 	for (size_t i = 0; i < n && r == 0; i++) {

@@ -205,11 +205,9 @@ int task_peek(struct ckpt_run *run, struct ckpt_error *err)
 		const struct ckpt_task *t = ckpt_task_at(run, i);
 
 		for (size_t k = 0; k < t->n_threads && !t->zombie; k++) {
-			int r = 0;
+			int r = one(run, t->threads[k], k == 0, text, &st->peeks[st->n_peeks++],
+				    err);
 
-			if (!t->threads[k]->dead)
-				r = one(run, t->threads[k], k == 0, text, &st->peeks[st->n_peeks++],
-					err);
 			if (r < 0)
 				return r;
 		}

@@ -22,7 +22,7 @@ struct holder {
 
 static bool is_thread(const struct holder *h)
 {
-	return h->tid != h->task->pid;
+	return h->tid != ckpt_task_tid(h->task);
 }
 
 static int kcmp_fs(pid_t a, pid_t b)
@@ -41,8 +41,7 @@ static int by_tid(const void *a, const void *b)
 
 static bool has_own(const struct ckpt_thread *th)
 {
-	return th->tid != th->task->pid && !th->dead && !th->task->threads[0]->dead &&
-	       kcmp_fs(th->task->pid, th->tid) > 0;
+	return th != th->task->threads[0] && kcmp_fs(ckpt_task_tid(th->task), th->tid) > 0;
 }
 
 bool task_has_own_place(const struct task_state *st, const struct ckpt_thread *th)
@@ -239,7 +238,7 @@ static int list_holders(struct ckpt_run *run, struct holder **out, size_t *n)
 		const struct ckpt_task *t = ckpt_task_at(run, i);
 
 		for (size_t k = 0; k < t->n_threads && !t->zombie; k++)
-			if (k ? task_has_own_place(st, t->threads[k]) : !t->threads[0]->dead)
+			if (!k || task_has_own_place(st, t->threads[k]))
 				(*out)[(*n)++] = (struct holder){ t, t->threads[k]->tid };
 	}
 	return 0;

@@ -9,6 +9,14 @@
 
 #include "task.h"
 
+/* Linux 6.9 */
+#ifndef PIDFD_THREAD
+#define PIDFD_THREAD O_EXCL
+#endif
+#ifndef PIDFD_SIGNAL_THREAD_GROUP
+#define PIDFD_SIGNAL_THREAD_GROUP 2
+#endif
+
 #define US_PER_S 1000000LL
 
 typedef int (*thread_fn)(struct ckpt_run *run, struct ckpt_thread *th,
@@ -105,7 +113,7 @@ static void itimers(struct ckpt_script *s, const Ckpt__Task__Process *rec)
  * Queued by the thread itself, which alone may give any si_code; numbers are those
  * of its own pid namespace, so it asks for them. All signals are blocked meanwhile.
  */
-static void queue(struct ckpt_script *s, Ckpt__Task__Signal *const *list, size_t n, bool shared)
+static void queue(struct ckpt_script *s, Ckpt__Task__Signal *const *list, size_t n)
 {
 	int pid, tid;
 
@@ -116,13 +124,38 @@ static void queue(struct ckpt_script *s, Ckpt__Task__Signal *const *list, size_t
 	for (size_t i = 0; i < n; i++) {
 		const Ckpt__Task__Signal *m = list[i];
 
-		if (shared)
-			ckpt_script_add(s, SYS_rt_sigqueueinfo, CKPT_R(pid), CKPT_C(m->signo),
-					CKPT_IN(m->info.data, m->info.len));
-		else
-			ckpt_script_add(s, SYS_rt_tgsigqueueinfo, CKPT_R(pid), CKPT_R(tid),
-					CKPT_C(m->signo), CKPT_IN(m->info.data, m->info.len));
+		ckpt_script_add(s, SYS_rt_tgsigqueueinfo, CKPT_R(pid), CKPT_R(tid),
+				CKPT_C(m->signo), CKPT_IN(m->info.data, m->info.len));
 	}
+}
+
+/*
+ * Those of the whole process. To rt_sigqueueinfo(2) only the main thread is itself; to
+ * pidfd_send_signal(2) any thread that names itself is.
+ */
+static void queue_shared(struct ckpt_script *s, const struct ckpt_task *t,
+			 Ckpt__Task__Signal *const *list, size_t n)
+{
+	int self;
+
+	if (!n)
+		return;
+	self = ckpt_script_add0(s, t->ended ? SYS_gettid : SYS_getpid);
+	if (t->ended)
+		self = ckpt_script_add(s, SYS_pidfd_open, CKPT_R(self), CKPT_C(PIDFD_THREAD));
+	for (size_t i = 0; i < n; i++) {
+		const Ckpt__Task__Signal *m = list[i];
+
+		if (t->ended)
+			ckpt_script_add(s, SYS_pidfd_send_signal, CKPT_R(self), CKPT_C(m->signo),
+					CKPT_IN(m->info.data, m->info.len),
+					CKPT_C(PIDFD_SIGNAL_THREAD_GROUP));
+		else
+			ckpt_script_add(s, SYS_rt_sigqueueinfo, CKPT_R(self), CKPT_C(m->signo),
+					CKPT_IN(m->info.data, m->info.len));
+	}
+	if (t->ended)
+		ckpt_script_add(s, SYS_close, CKPT_R(self));
 }
 
 static int process(struct ckpt_run *run, struct ckpt_task *t, const Ckpt__Task__Process *rec,
@@ -141,7 +174,7 @@ static int process(struct ckpt_run *run, struct ckpt_task *t, const Ckpt__Task__
 		task_cwd_script(run, s, rec->cwd, rec->removed);
 	if (rec->thp_disabled)
 		set_prctl(s, PR_SET_THP_DISABLE, 1, 0);
-	queue(s, rec->pending, rec->n_pending, true);
+	queue_shared(s, t, rec->pending, rec->n_pending);
 	itimers(s, rec);
 	r = ckpt_script_post(ckpt_steal_ptr(&s), t->threads[0], err);
 	if (r == 0)
@@ -210,7 +243,7 @@ static int thread(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt__Task
 	if (task_saved(st, TASK_PERSONALITY))
 		ckpt_script_add(s, SYS_personality, CKPT_C(rec->personality));
 	speculation(s, rec);
-	queue(s, rec->pending, rec->n_pending, false);
+	queue(s, rec->pending, rec->n_pending);
 	return ckpt_script_post(ckpt_steal_ptr(&s), th, err);
 }
 

@@ -239,7 +239,7 @@ static int set_foreground(struct ckpt_run *run, const struct tty_pair *pair, str
 	if (!leader || !member)
 		return ckpt_fail_image(err, "no task %u or %u", pair->rec->session,
 				       pair->rec->foreground);
-	level = tty_status_number(leader, "NSpid", -1, err);
+	level = tty_status_number(leader, "NStgid", -1, err);
 	group = level < 0 ? level : tty_status_number(member, "NSpgid", level - 1, err);
 	if (group < 0)
 		return group;

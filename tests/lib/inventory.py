@@ -323,9 +323,20 @@ def zombie(pid, found, fields):
             **status_of(f"/proc/{pid}/status", ("Uid", "Gid", "NSpid", "NSpgid", "NSsid"))}
 
 
-def process(pid, names, descriptions, others):
+def alive_in(pid):
+    """The process itself, or its first thread that is alive if the main one has ended: /proc/TID is there."""
+    try:
+        tids = sorted(map(int, os.listdir(f"/proc/{pid}/task")))
+    except OSError:
+        return pid
+    states = {tid: (proc.stat_fields(tid) or ("", ["X"]))[1][0] for tid in [pid] + tids}
+    living = [tid for tid in tids if states[tid] not in "ZX"]
+    return living[0] if states[pid] == "Z" and living else pid
+
+
+def process(leader, names, descriptions, others):
     """All of one process."""
-    stat_read = proc.stat_fields(pid)
+    stat_read, pid = proc.stat_fields(leader), alive_in(leader)
     if not stat_read:
         return None
     comm, fields = stat_read
@@ -333,8 +344,11 @@ def process(pid, names, descriptions, others):
     found = {"comm": comm, "state": state_of(fields[0])}
     for name, index in STAT_FIELDS.items():
         found[name] = fields[index - 3]
-    if fields[0] == "Z":
+    if fields[0] == "Z" and pid == leader:
         return zombie(pid, found, fields)
+    if pid != leader:
+        own = read(f"/proc/{leader}/task/{leader}/stat").rpartition(")")[2].split()
+        found["main"] = zombie(leader, found, own)
     found["namespaces"] = {name: namespace_of(pid, name, names) for name in NAMESPACES}
     found["owners"] = namespaces.owners(pid, NAMESPACES, names)
     found["maps of ids"] = namespaces.maps(pid)
@@ -404,7 +418,7 @@ def take(root):
     pids = sorted(proc.tree(root))
     found = {}
     for index, pid in enumerate(pids):
-        entry = process(pid, names, descriptions, pids[:index])
+        entry = process(pid, names, descriptions, [alive_in(other) for other in pids[:index]])
         if entry:
             found[pid] = entry
     if root in found:
