@@ -6,7 +6,7 @@ import subprocess
 
 from lib import ckpt as codes
 from lib import inventory, proc, roundtrip
-from lib.report import Skip, expect
+from lib.report import expect
 from lib.victim import Victim
 
 ATTRIBUTES = ("-o", "cgroup.attributes=yes")
@@ -52,33 +52,7 @@ def failed(context, test):
     expect(not left, f"left behind: {left}")
 
 
-def threaded(context, test):
-    """A thread in a threaded group of version 2, which its leader is not in, is refused."""
-    victim = Victim(test, context.scenario("cgroup"))
-    victim.check("built")
-    inner = victim.said("groups").splitlines()[0]
-    group = inner + "-threaded"
-    if not os.path.exists(inner + "/cgroup.type"):
-        raise Skip("no version 2")
-    os.mkdir(group)
-    with open(victim.dir / "groups", "a", encoding="ascii") as listed:
-        listed.write(group + "\n")
-    tid = next(tid for tid in os.listdir(f"/proc/{victim.pid}/task") if int(tid) != victim.pid)
-    try:
-        for name, text in (("cgroup.type", "threaded"), ("cgroup.threads", tid)):
-            with open(f"{group}/{name}", "w", encoding="ascii") as file:
-                file.write(text)
-    except OSError as error:
-        raise Skip(f"no threaded group can be used here: {error}") from error
-    refused = context.ckpt().dump(test, victim.pid, test.dir / "image", "--json", code=codes.REFUSED)
-    listed = [(item["feature"], item["object"]) for item in refused.json()["blockers"]]
-    expect(len(listed) == 1 and listed[0][0] == "threaded" and listed[0][1].endswith("-threaded"),
-           f"refused: {listed}")
-    victim.check("refused")
-
-
 def tests(context):
-    """All."""
+    """Both."""
     yield "groups/made-again", lambda test: made_again(context, test)
     yield "groups/failed", lambda test: failed(context, test)
-    yield "groups/threaded", lambda test: threaded(context, test)
