@@ -43,8 +43,12 @@ static void on_tick(int sig, siginfo_t *info, void *context)
 	const struct execing *x = info->si_value.sival_ptr;
 	const int before = errno;
 
-	if (info->si_code == SI_TIMER && x->asking)
+	if (info->si_code == SI_TIMER && x->asking) {
 		execing_reap(x->asking);
+		/* which waits for our requests, and takes note when it gets that (keeper.c) */
+		if (x->keeper > 0)
+			kill(x->keeper, SIGALRM);
+	}
 	errno = before;
 }
 

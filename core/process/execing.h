@@ -5,6 +5,7 @@
 
 #include <signal.h>
 #include <stdbool.h>
+#include <sys/types.h>
 #include <time.h>
 
 #include <ckpt/error.h>
@@ -13,6 +14,7 @@ struct ckpt_task;
 
 struct execing {
 	const struct ckpt_task *volatile asking; /* whose thread is being seized */
+	volatile pid_t keeper;			 /* the tracer of some of its others, or 0 */
 	struct sigaction action;		 /* what was there before */
 	sigset_t mask;
 	timer_t timer;

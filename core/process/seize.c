@@ -160,13 +160,9 @@ static bool is_ours(const struct scan *s, struct ckpt_thread *th)
 
 static int ask_for(struct scan *s, struct ckpt_thread *th)
 {
-	long r;
-	int e;
+	const long r = INSIST(ckpt_ptrace(th, PTRACE_SEIZE, NULL, PTRACE_O_TRACESYSGOOD));
+	const int e = errno;
 
-	s->execing->asking = th->task;
-	r = INSIST(ckpt_ptrace(th, PTRACE_SEIZE, NULL, PTRACE_O_TRACESYSGOOD));
-	e = errno;
-	s->execing->asking = NULL;
 	return !r || (e == EPERM && is_ours(s, th)) ? 0 : e;
 }
 
@@ -174,7 +170,7 @@ static int ask_for(struct scan *s, struct ckpt_thread *th)
  * SEIZE, INTERRUPT and wait, one thread after the other: between its stop and
  * the roll-back of its system call a thread would see an EINTR if we died.
  */
-static int seize_thread(struct scan *s, struct ckpt_thread *th, struct ckpt_error *err)
+static int stop_thread(struct scan *s, struct ckpt_thread *th, struct ckpt_error *err)
 {
 	int r = ask_for(s, th);
 
@@ -195,7 +191,17 @@ static int seize_thread(struct scan *s, struct ckpt_thread *th, struct ckpt_erro
 	if (!th->task->stopped && INSIST(ckpt_ptrace(th, PTRACE_INTERRUPT, NULL, NULL)) &&
 	    errno != ESRCH)
 		return ckpt_fail_sys(err, errno, "thread %d: PTRACE_INTERRUPT", (int)th->tid);
-	r = collect_stop(th, err);
+	return collect_stop(th, err);
+}
+
+static int seize_thread(struct scan *s, struct ckpt_thread *th, struct ckpt_error *err)
+{
+	int r;
+
+	s->execing->keeper = s->ps->keeper.pid;
+	s->execing->asking = th->task;
+	r = stop_thread(s, th, err);
+	s->execing->asking = NULL;
 	return r || th->agent->state != THREAD_STOPPED ? r : look_after(s, th, err);
 }
 
@@ -399,9 +405,13 @@ static int take_process(struct proc_set *ps, struct execing *x, pid_t pid, struc
 		if (r && r != -ESRCH)
 			*err = why;
 	}
-	if (r != -ESRCH || parent)
-		return r == -ESRCH ? 0 : r;
-	return ckpt_fail_sys(err, ESRCH, "process %d", (int)pid);
+	if (r != -ESRCH)
+		return r;
+	if (access(path, F_OK))
+		return parent ? 0 : ckpt_fail_sys(err, ESRCH, "process %d", (int)pid);
+	ckpt_fail_as(err, CKPT_EXIT_REFUSED, EAGAIN,
+		     "process %d executes one program after the other", (int)pid);
+	return ckpt_hint(err, "dump again in a moment");
 }
 
 static bool is_known(const struct proc_set *ps, pid_t pid)
