@@ -7,10 +7,15 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "pid.h"
+
+#ifndef PIDFD_GET_PID_FOR_CHILDREN_NAMESPACE
+#define PIDFD_GET_PID_FOR_CHILDREN_NAMESPACE 0xff06
+#endif
 
 bool pid_ns_is_empty(const struct ckpt_ns *ns)
 {
@@ -60,6 +65,17 @@ int pid_empty_state(struct ckpt_run *run, const struct ckpt_ns *ns, uint32_t *st
 }
 
 /* ---- restore ---------------------------------------------------------------------------- */
+
+void pid_empty_plan(struct ckpt_run *run, const struct ckpt_ns *ns)
+{
+	CKPT_AUTO_FD int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	CKPT_AUTO_FD int fd = self < 0 ? -1 : ioctl(self, PIDFD_GET_PID_FOR_CHILDREN_NAMESPACE, 0);
+
+	if (fd < 0)
+		ckpt_unmet(run, CKPT_EXIT_PRIVILEGE, "use Linux 6.11 or newer",
+			   "%s, which nobody is in: PIDFD_GET_PID_FOR_CHILDREN_NAMESPACE: %s",
+			   ns->name, ckpt_errno_name(errno));
+}
 
 /* In a helper: its child is the first process, and the last. */
 static int end_it(void *arg, struct ckpt_error *err)

@@ -102,6 +102,8 @@ int pid_empty_survey(struct ckpt_run *run, const struct ckpt_ns *ns);
 int pid_empty_state(struct ckpt_run *run, const struct ckpt_ns *ns, uint32_t *state,
 		    struct ckpt_error *err);
 struct pid_plan;
+/* Can this kernel make it? */
+void pid_empty_plan(struct ckpt_run *run, const struct ckpt_ns *ns);
 int pid_empty_make(struct ckpt_run *run, const struct pid_plan *p, struct ckpt_error *err);
 
 /* ---- counters of nested namespaces (counters.c) -------------------------------- */

@@ -151,6 +151,7 @@ static int survey(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_er
 		const struct ckpt_task *t = ckpt_task_at(run, i);
 		const struct ckpt_ns_seat *seat = ckpt_ns_seat(run, t->id, 0);
 		bool has = seat->time_for_children == ns && seat->ns[CKPT_NS_TIME] != ns;
+		bool apart = false;
 		size_t n;
 
 		if (has &&
@@ -159,9 +160,10 @@ static int survey(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_er
 			refuse_children(run, t, "several processes have it for their children");
 		/* it would have to make it, while its namespaces are given to the whole task */
 		for (size_t k = 1; k < ckpt_ns_seats(run, t->id); k++)
-			if (ckpt_ns_seat(run, t->id, k)->time_for_children == ns &&
-			    seat->time_for_children != ns)
-				refuse_children(run, t, "one of its threads alone has made it");
+			apart |= (ckpt_ns_seat(run, t->id, k)->time_for_children == ns) !=
+				 (seat->time_for_children == ns);
+		if (apart)
+			refuse_children(run, t, "one of its threads alone has made it");
 	}
 	return 0;
 }
