@@ -71,8 +71,8 @@ static int add(struct fd_state *st, const struct fd_own_table *t, struct fd_entr
 	int fd = duplicate(t, own->num);
 
 	if (fd == -EINVAL) {
-		ckpt_fail(err, EOPNOTSUPP, "thread %d has a descriptor table of its own",
-			  tid_of(t));
+		ckpt_fail_as(err, CKPT_EXIT_REFUSED, EOPNOTSUPP,
+			     "thread %d has a descriptor table of its own", tid_of(t));
 		return ckpt_hint(err, "Linux 6.9 or newer is needed (PIDFD_THREAD)");
 	}
 	if (fd < 0)

@@ -174,7 +174,7 @@ static const struct option {
 	SOCK(SO_NOFCS),
 	SOCK(SO_RESERVE_MEM),
 	SOCK(SO_WIFI_STATUS),
-	/* older kernels answer for both: what a program most likely uses is set last */
+	/* the new ones come first: options.c looks for them when it reads the old ones */
 	SOCK(SO_TIMESTAMP_NEW),
 	SOCK(SO_TIMESTAMPNS_NEW),
 	SOCK(SO_TIMESTAMPING_NEW),

@@ -201,6 +201,18 @@ static bool is_lively(const struct option *opt, int tuned)
 					    (opt->get == SO_RCVBUF && tuned & SOCK_RCVBUF_LOCK));
 }
 
+/* The kernel answers for the old one too where the new one is set, and setting it would undo that.
+ */
+static bool is_newer_set(const struct sock_options *o, const char *name)
+{
+	if (strcmp(name, "SO_TIMESTAMPING") != 0)
+		return false;
+	for (size_t i = 0; i < o->n; i++)
+		if (!strcmp(o->opt[i].name, "SO_TIMESTAMPING_NEW"))
+			return true;
+	return false;
+}
+
 int sock_options_read(struct ckpt_run *run, const struct ckpt_fd_found *f, struct sock_options *o,
 		      struct ckpt_error *err)
 {
@@ -217,7 +229,8 @@ int sock_options_read(struct ckpt_run *run, const struct ckpt_fd_found *f, struc
 		size_t size = 0;
 		int value = 0, r;
 
-		if (!d->known[i] || (connected && is_lively(&options[i], tuned)))
+		if (!d->known[i] || (connected && is_lively(&options[i], tuned)) ||
+		    is_newer_set(o, options[i].name))
 			continue;
 		r = answer(f, i, &value, o->data[o->n], &size);
 		if (r < 0)
