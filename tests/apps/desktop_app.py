@@ -80,10 +80,10 @@ class Desktop:
                       f"[exit {done.returncode}]")
         return done.stdout if done.returncode == 0 else ""
 
-    def until(self, what, condition):
+    def until(self, what, condition, patience=PATIENCE):
         """Waits for something that the container's programs do in their own time."""
         try:
-            return proc.wait_until(what, condition, PATIENCE, 0.2)
+            return proc.wait_until(what, condition, patience, 0.2)
         except proc.Timeout as late:
             raise Failure(f"{late}; {self.home('session.log')[-300:]}") from late
 
@@ -209,14 +209,14 @@ class Chromium(Desktop):
 
     def settle(self):
         self.loaded = time.monotonic()
-        self.until("the pages are not there", self.are_at_work)
+        self.until("the pages are not there", self.are_at_work, 2 * PATIENCE)
 
     def are_at_work(self):
         """All that a page does has been seen once. On a crowded machine chromium's network service may end
         while it starts; what was being loaded then is not loaded again unless somebody asks."""
         pages = self.pages()
         lost = [name for name in "abc" if not self.is_at_work(pages.get(name))]
-        if lost and time.monotonic() > self.loaded + PATIENCE / 3:
+        if lost and time.monotonic() > self.loaded + PATIENCE / 4:
             self.loaded = time.monotonic()
             for name in lost:
                 self.evaluate(f"p={name}", f"location = 'http://127.0.0.1:8000/page.html?p={name}'")

@@ -16,6 +16,7 @@ def without_numbers(text):
     if gone:
         text = f"a descriptor of {gone[1]} -> gone"
     text = re.sub(r"/tmp/ckpt-test-\w+", "DIR", text)
+    text = re.sub(r"/\S+(?=/tests/scenario/)", "BUILD", text)
     text = re.sub(r"0x[0-9a-f]+|\b[0-9a-f]{8,}(-[0-9a-f]{8,})?\b|\d+", "N", text)
     sides = [re.sub(r"\s+", " ", side).replace("|", "/") for side in text.split(" -> ", 1)]
     return " -> ".join(side if len(side) <= size else side[:size - 3] + "..."

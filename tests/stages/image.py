@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import subprocess
 
 from lib import ckpt as codes
 from lib import inventory, proc
@@ -165,7 +164,10 @@ def ten_rounds(context, test, scenario):
             ckpt.run(test, "diff", last, image)
             shutil.rmtree(last)
         victim.pid, last = ckpt.restore(test, image), image
-    expect(max(sizes[1:]) == sizes[1], f"the image grows: {sizes}")
+        # what a process touches when it goes on is a matter of time, what it does when it is asked is not
+        if not number:
+            victim.check("restored")
+    expect(max(sizes[2:]) <= sizes[1] * 1.02, f"the image grows: {sizes}")
     victim.check("after ten rounds")
 
 

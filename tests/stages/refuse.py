@@ -181,7 +181,9 @@ def frozen(context, test):
     run = context.ckpt().dump(test, child.pid, test.dir / "image", "--json", code=codes.REFUSED)
     listed = blockers(run)
     expect(any(re.search("cgroup frozen .*it is frozen", item) for item in listed), f"{listed}")
-    expect("frozen 1" in (above / "cgroup.events").read_text(), "the group was thawed")
+    # who has just been let go is on its way back for a moment
+    proc.wait_until("the group is thawed", lambda: "frozen 1" in (above / "cgroup.events").read_text())
+    expect((above / "cgroup.freeze").read_text().strip() == "1", "the group was thawed")
 
 
 # a connection whose other end has closed, at an address that is of this host no more
