@@ -164,10 +164,8 @@ def ten_rounds(context, test, scenario):
             ckpt.run(test, "diff", last, image)
             shutil.rmtree(last)
         victim.pid, last = ckpt.restore(test, image), image
-        # what a process touches when it goes on is a matter of time, what it does when it is asked is not
-        if not number:
-            victim.check("restored")
-    expect(max(sizes[2:]) <= sizes[1] * 1.02, f"the image grows: {sizes}")
+    # how far a process has gone on is a matter of time, and may be a page or two
+    expect(max(sizes[1:]) <= sizes[1] * 1.02, f"the image grows: {sizes}")
     victim.check("after ten rounds")
 
 
