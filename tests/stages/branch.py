@@ -386,9 +386,10 @@ def short(context, test):
 
 
 def marked(mark):
-    """Processes that have this in their environment."""
+    """Processes that have this in their environment, and first processes of copies, which show none."""
     return [int(pid) for pid in os.listdir("/proc")
-            if pid.isdigit() and mark in proc.read(f"/proc/{pid}/environ")]
+            if pid.isdigit() and (mark in proc.read(f"/proc/{pid}/environ") or
+                                  proc.read(f"/proc/{pid}/cmdline").rstrip("\0") == "ckpt-init")]
 
 
 def left(victim):
@@ -409,7 +410,6 @@ def killed(context, test, kills):
         proc.reap()
         ours = marked(mark)
         theirs = len(set(left(victim)) - set(ours)) - tasks
-        # the first processes have ckpt's environment, the tree's have the victim's
         return (not ours and not theirs) or (len(ours) == 2 and theirs == 2 * tasks)
 
     for _ in range(kills):
