@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "engine/run.h"
+#include "process/guard.h"
 #include "process/heir.h"
 #include "process/set.h"
 #include "process/uapi.h"
@@ -247,13 +248,26 @@ static int apply_finals(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_e
 	return r;
 }
 
-static int let_go(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *err)
+/* Queued while it is in a ptrace stop, it takes effect before any user code runs. */
+static int keep_stopped(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *err)
 {
 	int stop = t->threads[0]->agent->final->stop_signal;
 
-	/* queued while it is in a ptrace stop, it takes effect before any user code runs */
-	if (stop && kill(t->pid, stop))
-		return ckpt_fail_sys(err, errno, "stopping it");
+	return stop && kill(t->pid, stop) ? ckpt_fail_sys(err, errno, "stopping it") : 0;
+}
+
+/* If ckpt dies it goes on, instead of being killed. */
+static int set_free(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < t->n_threads; i++)
+		if (INSIST(ptrace(PTRACE_SETOPTIONS, t->threads[i]->tid, NULL, 0L)))
+			return ckpt_fail_sys(err, errno, "thread %d: PTRACE_SETOPTIONS",
+					     (int)t->threads[i]->tid);
+	return 0;
+}
+
+static int let_go(struct ckpt_run *run, struct ckpt_task *t, struct ckpt_error *err)
+{
 	for (size_t i = t->n_threads; i-- > 0;) {
 		if (INSIST(ptrace(PTRACE_DETACH, t->threads[i]->tid, NULL, NULL)))
 			return ckpt_fail_sys(err, errno, "thread %d: PTRACE_DETACH",
@@ -276,12 +290,21 @@ static int each_alive(struct proc_set *ps,
 	return 0;
 }
 
+/* Whoever is killed or set free by a death of ckpt, it is all or none. */
+static int commit(struct proc_set *ps, struct ckpt_error *err)
+{
+	AUTO_GUARD struct guard guard = { .engine = -1 };
+	int r = guard_start(&guard, ps, err);
+
+	return r ? r : each_alive(ps, set_free, err);
+}
+
 int proc_run(struct proc_set *ps, pid_t *root, struct ckpt_error *err)
 {
-	/* each for all tasks, so that they work while others are told; nobody runs before all can
-	 */
+	/* each for all tasks, so that they work while others are told */
 	static int (*const stages[])(struct ckpt_run *, struct ckpt_task *, struct ckpt_error *) = {
-		begin_stop, end_stop, start_unmap, catch_unmap, end_unmap, apply_finals, let_go,
+		begin_stop, end_stop,	  start_unmap,	catch_unmap,
+		end_unmap,  apply_finals, keep_stopped,
 	};
 	int r;
 
@@ -290,6 +313,10 @@ int proc_run(struct proc_set *ps, pid_t *root, struct ckpt_error *err)
 	r = flights_settle(ps->run, each_alive(ps, drop_transport, err), err);
 	for (size_t i = 0; !r && i < CKPT_ARRAY_SIZE(stages); i++)
 		r = each_alive(ps, stages[i], err);
+	if (!r)
+		r = commit(ps, err);
+	if (!r)
+		r = each_alive(ps, let_go, err);
 	if (r)
 		return r;
 	ps->restoring = false;

@@ -15,6 +15,7 @@
 
 #include "engine/run.h"
 #include "process/execing.h"
+#include "process/guard.h"
 #include "process/set.h"
 #include "process/uapi.h"
 
@@ -639,18 +640,32 @@ void wait_for_reaper(const struct proc_set *ps)
 	}
 }
 
+/* All or none, also if ckpt dies meanwhile, unless there is no room for a guard. */
+static int kill_all(struct proc_set *ps, struct ckpt_error *err)
+{
+	AUTO_GUARD struct guard guard = { .engine = -1 };
+	struct ckpt_error ignored = { 0 };
+	int failed = 0;
+
+	guard_start(&guard, ps, &ignored);
+	for (size_t i = 0; i < ps->n; i++) {
+		struct ckpt_task *t = &ps->tasks[i]->pub;
+		int r = t->zombie ? 0 : (int)INSIST(signal_task(t, SIGKILL));
+
+		if (r && r != -ESRCH)
+			failed = ckpt_fail_sys(err, r, "task %d: SIGKILL", (int)t->pid);
+	}
+	return failed;
+}
+
 static int kill_tree(struct proc_set *ps, struct ckpt_error *err)
 {
 	struct timespec nap = { 0, 1000000 };
 	size_t alive = ps->n;
+	int r = kill_all(ps, err);
 
-	for (size_t i = 0; i < ps->n; i++) {
-		struct ckpt_task *t = &ps->tasks[i]->pub;
-		int r = t->zombie ? 0 : signal_task(t, SIGKILL);
-
-		if (r && r != -ESRCH)
-			return ckpt_fail_sys(err, r, "task %d: SIGKILL", (int)t->pid);
-	}
+	if (r)
+		return r;
 	for (int i = 0; alive && i < 10000; i++) {
 		alive = 0;
 		for (size_t k = ps->n; k-- > 0;)

@@ -255,6 +255,58 @@ class Killed(Dump):
         self.unharmed(what)
 
 
+class Ended:
+    """ckpt killed by SIGKILL in front of one of its calls while it lets a tree go, or ends it: the tree is
+    there whole, or not at all"""
+
+    def killed(self, position, call):
+        """Kills one run; is the tree there?"""
+        code, _, err = inject(self.context, self.test, position, 0, *self.args, call=call, kill=True)
+        what = f"killed at call {position} of {self.calls.count(call)} times {call}"
+        self.test.log(f"{what}: exit {code}")
+        self.runs += 1
+        self.failed += code != 0
+        expect(code in (-signal.SIGKILL, codes.OK), f"{what}: ckpt ended with {code}: {err[-200:]}")
+        there = killing.whole_or_gone(self.victim, self.pids, what)
+        if there:
+            differences = inventory.differences(self.before, self.victim.pid)
+            expect(not differences, f"{what}: the tree differs: {differences[:1]}")
+        return there
+
+
+class EndedRestore(Ended, Restore):
+    """ckpt restore"""
+
+    def fault(self, position, error, call=None):
+        """Kills one run; `error` is of no use here."""
+        if self.killed(position, call):
+            proc.kill_tree(self.victim.pid)
+        self.outside.expect_nothing("after that")
+
+
+class EndedDump(Ended, Faults):
+    """ckpt dump that kills the tree: it comes back from the image, so that there is one for the next run"""
+
+    def __init__(self, context, test, scenario, part=MAIN):
+        super().__init__(context, test, scenario, part)
+        self.args = ("dump", "-t", self.victim.pid, "-D", self.image)
+        self.undisturbed(*self.args)
+        self.come_back()
+
+    def come_back(self):
+        """The image is whole."""
+        proc.wait_gone(self.pids)
+        self.context.ckpt().restore(self.test, self.image)
+        shutil.rmtree(self.image)
+
+    def fault(self, position, error, call=None):
+        """Kills one run; `error` is of no use here."""
+        if self.killed(position, call):
+            shutil.rmtree(self.image, ignore_errors=True)
+        else:
+            self.come_back()
+
+
 class Orphaned(Dump):
     """ckpt dump of which a child is killed by SIGKILL in front of one of its calls"""
 
@@ -313,12 +365,12 @@ def complete(kind, context, test, scenario, most):
     return counts, harms
 
 
-def named(kind, context, test, scenario, call, error, most=None):
-    """Every call of one name, one after the other; or `most` of them, evenly over the run."""
+def named(kind, context, test, scenario, call, error, most=None, last=None):
+    """Every call of one name, one after the other; or `most` of them, evenly over the run; or the `last`."""
     faults = kind(context, test, scenario)
     made = faults.calls.count(call)
     expect(made, f"nothing calls {call}")
-    numbers = positions(made, most or made)
+    numbers = range(max(1, made - last + 1), made + 1) if last else positions(made, most or made)
     for number in numbers:
         faults.fault(number, error, call)
     return f"{len(numbers)} of {made} times {call}"

@@ -120,6 +120,27 @@ def unsettled(root):
     return {tid: state for tid, state in proc.states(root).items() if state[0] in "tT" or state[1]}
 
 
+def is_ours(victim, pid):
+    """Is the number not somebody else's by now? Skeletons have no arguments."""
+    words = proc.read(f"/proc/{pid}/cmdline")
+    return proc.exists(pid) and (not words or str(victim.dir) in words or "ckpt" in words)
+
+
+def whole_or_gone(victim, pids, when):
+    """After a death of ckpt the tree is there whole (True), or not at all. Who was let go by that death may
+    be about to die of it."""
+    def decided():
+        there = [pid for pid in pids if is_ours(victim, pid)]
+        return not there or (len(there) == len(pids) and not unsettled(victim.pid)
+                             and all(asleep(pid) for pid in pids))
+
+    try:
+        proc.wait_until("a part of the tree is left", decided)
+    except proc.Timeout as timeout:
+        raise Failure(f"{when}: {timeout}: {proc.states(victim.pid)}") from timeout
+    return is_ours(victim, victim.pid)
+
+
 def dumps(ckpt, test, program, kills, seed, both=False):
     """Kills `ckpt dump --leave-running` of a busy victim `kills` times, `both`: together with its keeper."""
     chance = random.Random(seed)
@@ -172,28 +193,13 @@ def restores(ckpt, test, program, kills, seed):
         whole("restored")
         return took
 
-    def ours(pid):
-        """Is the number not somebody else's by now? Skeletons have no arguments."""
-        words = proc.read(f"/proc/{pid}/cmdline")
-        return proc.exists(pid) and (not words or str(victim.dir) in words or "ckpt" in words)
-
-    def decided():
-        """Nothing is there, or everything. Who was let go by the death of ckpt may be about to die of it."""
-        there = [pid for pid in pids if ours(pid)]
-        return not there or (len(there) == len(pids) and not unsettled(victim.pid)
-                             and all(asleep(pid) for pid in pids))
-
     duration, completed = max(restore() for _ in range(3)), 0
     for number in range(kills):
         delay = chance.uniform(0, duration)
         child = start(ckpt, "restore", "-D", image, "-d")
         kill_after(child, delay)
         when = f"kill {number} after {delay * 1000:.2f} ms (seed {seed})"
-        try:
-            proc.wait_until("a part of the tree is left", decided)
-        except proc.Timeout as timeout:
-            raise Failure(f"{when}: {timeout}: {proc.states(victim.pid)}") from timeout
-        if ours(victim.pid):
+        if whole_or_gone(victim, pids, when):
             whole(when)
             completed += 1
         outside.expect_nothing(when)

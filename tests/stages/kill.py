@@ -21,6 +21,11 @@ def tests(context):
                                                               wanted)
     yield "kill/sendto/filtered", lambda test: faulting.named(faulting.Killed, context, test, "filtered",
                                                               "sendto", 0, wanted)
+    # while the tasks are let go, or killed, one after the other
+    yield "kill/last/restore", lambda test: faulting.named(faulting.EndedRestore, context, test, "mnt-user",
+                                                           "ptrace", 0, last=16)
+    yield "kill/last/dump", lambda test: faulting.named(faulting.EndedDump, context, test, "mnt-user",
+                                                        "pidfd_send_signal", 0)
     # namespaces and mounts of the tree; a terminal whose bytes are taken out and put back
     for victim in ("filtered", "user-pid", "mnt-user", "pty-flood"):
         yield f"kill/dump/{victim}", lambda test, victim=victim: killing.dumps(
