@@ -134,9 +134,10 @@ static int place(struct mem_family *f, struct ckpt_error *err)
 	return r < 0 ? r : mem_family_place(f, own, n, err);
 }
 
-static int map(uint64_t start, uint64_t len, int prot, int flags, struct ckpt_error *err)
+static int map(uint64_t start, uint64_t len, int prot, int flags, int fd, uint64_t offset,
+	       struct ckpt_error *err)
 {
-	void *at = mmap((void *)(uintptr_t)start, len, prot, flags, -1, 0);
+	void *at = mmap((void *)(uintptr_t)start, len, prot, flags, fd, (off_t)offset);
 
 	if (at == MAP_FAILED)
 		return ckpt_fail_sys(err, errno, "mmap(2) of %llu bytes for the copies",
@@ -144,29 +145,54 @@ static int map(uint64_t start, uint64_t len, int prot, int flags, struct ckpt_er
 	return 0;
 }
 
+static int make_stretch(const struct mem_family *f, const struct mem_stretch *s, int *fds,
+			struct ckpt_error *err)
+{
+	const uint64_t len = (s->hi - s->lo) * MEM_PAGE;
+	const int flags = mem_map_flags(s->like) | MAP_FIXED;
+	uint64_t offset = 0;
+	int fd = -1, r;
+
+	if (s->like->kind == MEM_FILE_PRIVATE) {
+		int *open = &fds[s->like->object - 1];
+
+		/* one description for all of a file, as its program has mapped it */
+		if (*open < 0)
+			*open = mem_early_open(f, s->like->object, err);
+		if (*open < 0)
+			return *open;
+		fd = *open;
+		offset = (s->lo + s->file) * MEM_PAGE;
+	}
+	r = map(s->at, len, PROT_READ | PROT_WRITE, flags, fd, offset, err);
+	for (const struct mem_advice *a = mem_advices; !r && a->flag; a++)
+		if (s->like->flags & a->flag & (MEM_HUGEPAGE | MEM_NOHUGEPAGE) &&
+		    madvise((void *)(uintptr_t)s->at, len, a->advice))
+			r = ckpt_fail_sys(err, errno, "madvise(2)");
+	return r;
+}
+
 /* All of the range is taken, so that nothing else of ckpt's comes to lie between. */
 static int make(const struct mem_family *f, struct ckpt_copies_memory *out, struct ckpt_error *err)
 {
 	const int none = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
-	int r = map(f->start, f->end - f->start, PROT_NONE, none, err);
+	CKPT_AUTO_FREE int *fds = malloc((f->im->n_files + 1) * sizeof(*fds));
+	int r;
 
+	if (!fds)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	memset(fds, -1, (f->im->n_files + 1) * sizeof(*fds));
+	r = map(f->start, f->end - f->start, PROT_NONE, none, -1, 0, err);
 	if (r < 0)
 		return r;
 	out->start = f->start;
 	out->end = f->end;
-	for (size_t i = 0; !r && i < f->n_stretches; i++) {
-		const struct mem_stretch *s = &f->stretch[i];
-		const uint64_t len = (s->hi - s->lo) * MEM_PAGE;
-
-		if (!s->at)
-			continue;
-		r = map(s->at, len, PROT_READ | PROT_WRITE, mem_map_flags(s->like) | MAP_FIXED,
-			err);
-		for (const struct mem_advice *a = mem_advices; !r && a->flag; a++)
-			if (s->like->flags & a->flag & (MEM_HUGEPAGE | MEM_NOHUGEPAGE) &&
-			    madvise((void *)(uintptr_t)s->at, len, a->advice))
-				r = ckpt_fail_sys(err, errno, "madvise(2)");
-	}
+	for (size_t i = 0; !r && i < f->n_stretches; i++)
+		if (f->stretch[i].at)
+			r = make_stretch(f, &f->stretch[i], fds, err);
+	for (size_t i = 0; i < f->im->n_files; i++)
+		if (fds[i] >= 0)
+			close(fds[i]);
 	return r;
 }
 
@@ -188,14 +214,14 @@ static int prepare(struct ckpt_run *run, unsigned copies, struct ckpt_copies_mem
 	if (r < 0)
 		return r;
 	f = st->family;
-	if (is_memory_short(f->n_entries * MEM_PAGE) || !are_mappings_few(f))
-		return 0;
-	r = place(f, err);
+	if (!is_memory_short(f->n_entries * MEM_PAGE) && are_mappings_few(f))
+		r = place(f, err);
+	if (!r && f->start)
+		r = make(f, out, err);
+	mem_early_done(f);
 	if (r < 0 || !f->start)
 		return r;
-	r = make(f, out, err);
-	if (!r)
-		r = mem_family_fill(f, 0, getpid(), err);
+	r = mem_family_fill(f, 0, getpid(), err);
 	out->plan = f;
 	return r;
 }

@@ -16,6 +16,7 @@ struct plan {
 	struct mem_family *f;
 	unsigned copies;	     /* plan for so many, before they are made; 0: for one tree */
 	bool forked;		     /* what tasks share by fork they shall share again */
+	bool files;		     /* so are private pages of files by other mounts */
 	uint32_t *kin_of, *entry_of; /* by place */
 	uint32_t *users;	     /* too; NULL: does not matter */
 	/* the group that is looked at */
@@ -117,16 +118,18 @@ static int load_extents(struct mem_kin *k, struct ckpt_error *err)
 /* ---- groups of mappings, and their pages -------------------------------------------- */
 
 /* Can memory like that be made elsewhere, filled, and moved into place? */
-static bool is_movable(const struct mem_image *im, const mem_vma_rec *v)
+static bool is_movable(const struct plan *p, const mem_vma_rec *v)
 {
+	const struct mem_image *im = p->f->im;
+
 	if (v->flags & (MEM_DROPPABLE | MEM_MERGEABLE | MEM_HUGETLB) ||
 	    !(v->flags & (MEM_ACCOUNT | MEM_NORESERVE)))
 		return false;
 	if (v->kind == MEM_PRIVATE_ANON)
 		return true;
-	/* others are not there yet when the first tasks are born */
-	return v->kind == MEM_FILE_PRIVATE && !im->files[v->object - 1]->ghost &&
-	       !im->files[v->object - 1]->mnt;
+	if (v->kind != MEM_FILE_PRIVATE || im->files[v->object - 1]->ghost)
+		return false;
+	return (!p->copies && !im->files[v->object - 1]->mnt) || mem_early_has(p->f, v->object);
 }
 
 /*
@@ -148,9 +151,7 @@ static int each_group(struct plan *p, int (*fn)(struct plan *p, struct ckpt_erro
 	for (size_t i = 0; !r && i < m->n_vma; i = next) {
 		next = mem_group_end(m, prots, i);
 		p->like = m->vma[i];
-		/* the file of a copy's mapping is the one that its own mounts show */
-		if (!is_movable(p->f->im, p->like) ||
-		    (p->copies && p->like->kind != MEM_PRIVATE_ANON))
+		if (!is_movable(p, p->like))
 			continue;
 		for (uint64_t at = m->vma[i]->start, end = m->vma[next - 1]->end; !r && at < end;
 		     at = p->end * MEM_PAGE) {
@@ -345,7 +346,8 @@ static int add_use(struct plan *p, const struct candidate *c, struct ckpt_error 
 	if (!all)
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	f->use = all;
-	all[f->n_uses++] = (struct mem_use){ p->kin, c->stretch, p->start, p->end, c->shift };
+	all[f->n_uses++] =
+		(struct mem_use){ p->kin, c->stretch, p->start, p->end, c->shift, false };
 	f->kin[p->kin].n_uses++;
 	s->n_uses++;
 	if (p->start + c->shift < s->lo)
@@ -449,7 +451,8 @@ static int find_place(struct plan *p, struct ckpt_error *err)
 	bool shared;
 	int r = 0;
 
-	if (before)
+	/* a copy may see another file there, in its layer */
+	if (before && (p->like->kind != MEM_FILE_PRIVATE || mem_early_had(p->f, p->like->object)))
 		u = mem_inherited(before, mem_family_kin(before, p->f->kin[p->kin].id),
 				  p->start * MEM_PAGE);
 	if (u)
@@ -681,6 +684,8 @@ static int plan_family(struct plan *p, const struct ckpt_kin *kin, uint64_t plac
 	memset(kin_of, 0xff, (places + 1) * sizeof(*kin_of));
 	memset(entry_of, 0xff, (places + 1) * sizeof(*entry_of));
 	r = load_kin(f, kin, err);
+	if (!r && p->files)
+		r = mem_early_look(f, p->copies || f->before, err);
 	if (!r)
 		r = take_stretches(f, err);
 	if (!r)
@@ -706,8 +711,10 @@ static int make_plan(struct ckpt_run *run, struct plan *p, const struct mem_imag
 	*f = (struct mem_family){ .im = im,
 				  .n_kin = n,
 				  .pages_fd = -1,
+				  .clone = -1,
 				  .before = p->copies ? NULL : mem_before_copies(run) };
 	p->f = f;
+	p->files = ckpt_opt_bool(run, "share-files");
 	r = ckpt_pages_open(run, MEM_PAGES_NAME, &f->pages_fd, &size, err);
 	if (!r)
 		r = plan_family(p, kin, size / MEM_PAGE, err);
@@ -755,6 +762,8 @@ void mem_family_free(struct mem_family *f)
 	}
 	if (f->pages_fd >= 0)
 		close(f->pages_fd);
+	mem_early_done(f);
+	free(f->early);
 	free(f->kin);
 	free(f->by_id);
 	free(f->stretch);

@@ -46,6 +46,7 @@ struct mem_use {
 	uint32_t kin, stretch;
 	uint64_t start, end; /* pages of the task */
 	uint64_t shift;	     /* what has to be added for those of the stretch */
+	bool gone;	     /* it turned out that its pages are not to be had */
 };
 
 /* A page of a stretch, as `kin` fills it. */
@@ -54,8 +55,19 @@ struct mem_entry {
 	uint32_t stretch, kin;
 };
 
+/* A file, as it was found before the mounts of the tree were made (early.c). */
+struct mem_early {
+	dev_t dev;
+	ino_t ino;
+	bool there;
+	bool noexec; /* by its mount */
+	bool other;  /* not the one that its path leads to, as is known later */
+};
+
 struct mem_family {
 	const struct mem_image *im;
+	struct mem_early *early; /* by file; NULL: none was looked for */
+	int clone;		 /* of the engine: of the mount at its root; -1 */
 	struct mem_kin *kin;
 	size_t n_kin;
 	uint32_t *by_id; /* indexes, in order of ids */
@@ -99,6 +111,30 @@ struct mem_range {
  * without, they are nobody's. */
 int mem_family_place(struct mem_family *f, const struct mem_range *keep, size_t n,
 		     struct ckpt_error *err);
+
+/* ---- files whose mounts are not there yet (early.c) -------------------------------------------
+ */
+
+/*
+ * Look for files with private pages: those of other mount namespaces, or all. What is not found is
+ * not shared.
+ */
+int mem_early_look(struct mem_family *f, bool all, struct ckpt_error *err);
+bool mem_early_has(const struct mem_family *f, uint32_t file);
+/* Is it what ckpt has mapped for all copies? */
+bool mem_early_had(const struct mem_family *f, uint32_t file);
+/* The operation whose result is its descriptor, as mem_lend_file(). */
+int mem_early_lend(const struct mem_family *f, uint32_t file, struct mem_lender *l, size_t slot,
+		   struct ckpt_script *s, struct ckpt_error *err);
+/* A descriptor of the engine. */
+int mem_early_open(const struct mem_family *f, uint32_t file, struct ckpt_error *err);
+/* All stretches are made. */
+void mem_early_done(struct mem_family *f);
+/*
+ * The mounts are there, and the tasks are in their places: what was mapped of another file, or
+ * would show another path, is nobody's.
+ */
+int mem_early_check(struct ckpt_run *run, struct mem_family *f, struct ckpt_error *err);
 
 /* ---- in the tasks (inherit.c) ------------------------------------------------ */
 

@@ -180,6 +180,23 @@ static int place_of(struct mem_state *st, int dir, const char *link, struct ckpt
 		      : ckpt_mnt_of_fd(st->run, fd, err);
 }
 
+/*
+ * A mount that is nowhere (any more): after a restore that of memory which was made before the
+ * tree's mounts. The file may be found by its path all the same.
+ */
+static int place_by_path(struct mem_state *st, const struct ckpt_task *t, const char *path,
+			 const struct stat *sb)
+{
+	const struct ckpt_ns *ns = ckpt_ns_of_task(st->run, t, CKPT_NS_MNT);
+	const uint32_t mnt = ns->own || ns->lost ? 0 : ns->id;
+	struct stat now;
+
+	if (ckpt_stat_in(st->run, mnt, path, true, &now) || now.st_dev != sb->st_dev ||
+	    now.st_ino != sb->st_ino)
+		return -ENOENT;
+	return (int)mnt;
+}
+
 static int look_at(struct mem_state *st, const struct ckpt_task *t, const char *link, size_t *index,
 		   struct ckpt_error *err)
 {
@@ -200,6 +217,8 @@ static int look_at(struct mem_state *st, const struct ckpt_task *t, const char *
 	}
 	path[len] = 0;
 	r = place_of(st, t->procfd, link, err);
+	if (r == -ENOENT)
+		r = place_by_path(st, t, path, &sb);
 	if (r < 0 && r != -ENOENT)
 		return r;
 	r = file_add(st, path, &sb, r, index, err);

@@ -141,9 +141,11 @@ static int make_stretch(struct mem_family *f, const struct mem_stretch *st, stru
 	uint64_t offset = 0;
 
 	if (st->like->kind == MEM_FILE_PRIVATE) {
-		const char *path = f->im->files[st->like->object - 1]->path;
-		int op = mem_lend_file(lend, s, st->like->object - 1, 0, path,
-				       O_RDONLY | O_NOFOLLOW, err);
+		const uint32_t id = st->like->object;
+		const mem_file_rec *file = f->im->files[id - 1];
+		int op = file->mnt ? mem_early_lend(f, id, lend, id - 1, s, err)
+				   : mem_lend_file(lend, s, id - 1, 0, file->path,
+						   O_RDONLY | O_NOFOLLOW, err);
 
 		if (op < 0)
 			return op;
@@ -320,7 +322,7 @@ const struct mem_use *mem_inherited(const struct mem_family *f, const struct mem
 		const struct mem_use *u = &f->use[k->use + mid];
 
 		if (u->start == start / MEM_PAGE)
-			return f->stretch[u->stretch].at ? u : NULL;
+			return f->stretch[u->stretch].at && !u->gone ? u : NULL;
 		if (u->start < start / MEM_PAGE)
 			lo = mid + 1;
 		else

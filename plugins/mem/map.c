@@ -694,6 +694,8 @@ int mem_map(struct ckpt_run *run, struct ckpt_error *err)
 
 	if (!r)
 		r = ckpt_pages_open(run, MEM_PAGES_NAME, &pages_fd, &size, err);
+	if (!r)
+		r = mem_early_check(run, st->family, err);
 	if (r < 0)
 		return r;
 	all = (struct mappers){

@@ -18,6 +18,11 @@ static const struct ckpt_option options[] = {
 	  .type = CKPT_OPT_BOOL,
 	  .def = "yes",
 	  .help = "copies of an image share the pages of private memory until they write to them" },
+	{ .name = "share-files",
+	  .type = CKPT_OPT_BOOL,
+	  .def = "yes",
+	  .help = "so do private pages of files that are seen through mounts of the tree's or a "
+		  "copy's" },
 	{ 0 },
 };
 

@@ -7,6 +7,7 @@ import re
 import resource
 import signal
 import stat
+import struct
 import subprocess
 
 from lib import ckpt as codes
@@ -264,6 +265,39 @@ def memory(context, test):
     victim.check("branched")
 
 
+def frames(pid, path):
+    """{page: frame} of a process's own pages of a file that it has mapped."""
+    line = next(line for line in proc.read(f"/proc/{pid}/maps").splitlines() if line.endswith(f" {path}"))
+    start, end = (int(number, 16) // 4096 for number in line.split()[0].split("-"))
+    with open(f"/proc/{pid}/pagemap", "rb", buffering=0) as file:
+        entries = struct.unpack(f"{end - start}Q", os.pread(file.fileno(), 8 * (end - start), 8 * start))
+    # in memory, and not the file's
+    return {page: entry & (1 << 55) - 1 for page, entry in enumerate(entries) if entry >> 61 == 4}
+
+
+def files(context, test):
+    """Private pages of a file are there once too, though each copy has mounts of its own. Without the option
+    they are not even within a copy."""
+    if os.stat("/").st_dev != os.stat("/usr/bin/bash").st_dev:
+        raise Skip("/usr is not on the mount at /")
+    victim, image = saved(context, test, "mem-forked-file")
+    copies = branched(context, test, victim, image, 3)
+
+    def shared():
+        """Pages that all have; the kernel may be moving some."""
+        return set.intersection(*(set(frames(copy.root, "/usr/bin/bash").items()) for copy in copies))
+    proc.wait_until("copies have no pages of a file in common", lambda: len(shared()) > 60, 60)
+    for copy in copies:
+        copy.check("branched", 2)
+    for copy in copies:
+        copy.end()
+    for copy in branched(context, test, victim, image, 2, "-o", "mem.share-files=no"):
+        os.kill(copy.root, signal.SIGUSR1)
+        told = proc.wait_until("no answer", lambda copy=copy: proc.read(copy.path("result")), 60)
+        expect("is not shared" in told, f"without mem.share-files: {told}")
+    victim.check("branched")
+
+
 def program(test, *command, **streams):
     """Starts a program that ends with the test."""
     child = subprocess.Popen(command, cwd="/", start_new_session=True,
@@ -444,6 +478,7 @@ def tests(context):
         yield f"branch/{name}", lambda test, name=name: all_at_once(context, test, name, 4)
     yield "branch/eight", lambda test: all_at_once(context, test, "fd-basic", 8)
     yield "branch/memory", lambda test: memory(context, test)
+    yield "branch/files", lambda test: files(context, test)
     yield "branch/upper", lambda test: upper(context, test)
     yield "branch/again", lambda test: again(context, test)
     yield "branch/lineage", lambda test: lineage(context, test)
