@@ -78,8 +78,6 @@ static int put_settings(struct nl_msg *msg, const Ckpt__Net__Link *l)
 	int r = nlmsg_append(msg, (void *)(uintptr_t)&info, sizeof(info), NLMSG_ALIGNTO);
 
 	if (r == 0)
-		r = nla_put_u32(msg, IFLA_MTU, l->mtu);
-	if (r == 0)
 		r = nla_put_u32(msg, IFLA_TXQLEN, l->txqlen);
 	if (r == 0)
 		r = nla_put_u32(msg, IFLA_GROUP, l->group);
@@ -108,6 +106,9 @@ static int put_single(struct nl_msg *msg, const Ckpt__Net__Link *l)
 
 	if (r == 0)
 		r = put_end(msg, l);
+	/* a bridge that is born with it goes on to follow its ports */
+	if (r == 0)
+		r = nla_put_u32(msg, IFLA_MTU, l->mtu);
 	kind = r == 0 ? nla_nest_start(msg, IFLA_LINKINFO) : NULL;
 	r = kind ? nla_put_string(msg, IFLA_INFO_KIND, l->kind) : -NLE_NOMEM;
 	if (r == 0 && l->n_data)
@@ -145,6 +146,29 @@ static int set_port(struct net_job *job, const Ckpt__Net__Link *l)
 	return net_finish(job, msg, msg ? put_port(msg, l) : -NLE_NOMEM);
 }
 
+static int put_mtu(struct nl_msg *msg, const Ckpt__Net__Link *l)
+{
+	const struct ifinfomsg info = { .ifi_index = (int)l->index };
+	int r = nlmsg_append(msg, (void *)(uintptr_t)&info, sizeof(info), NLMSG_ALIGNTO);
+
+	return r < 0 ? r : nla_put_u32(msg, IFLA_MTU, l->mtu);
+}
+
+/* Settings come next, and no conf/LINK/mtu may exceed the link's (addrconf_sysctl_mtu()). */
+static int set_mtus(struct net_job *job, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < job->net->n_links; i++) {
+		const Ckpt__Net__Link *l = job->net->links[i];
+		struct nl_msg *msg = nlmsg_alloc_simple(RTM_SETLINK, 0);
+		int r = net_finish(job, msg, msg ? put_mtu(msg, l) : -NLE_NOMEM);
+
+		if (r < 0)
+			return ckpt_fail(err, EIO, "link %s: mtu %u: %s", l->name, l->mtu,
+					 nl_geterror(r));
+	}
+	return 0;
+}
+
 int net_links_make(struct net_job *job, struct ckpt_error *err)
 {
 	int r = 0;
@@ -161,24 +185,26 @@ int net_links_make(struct net_job *job, struct ckpt_error *err)
 		else if (l->kind[0] && makes_pair(job, l))
 			r = make_pair(job, l, err);
 	}
-	return r;
+	return r < 0 ? r : set_mtus(job, err);
 }
 
 static int put_own(struct nl_msg *msg, const Ckpt__Net__Link *l)
 {
-	const struct ifinfomsg info = { .ifi_index = (int)l->index };
-	int r = nlmsg_append(msg, (void *)(uintptr_t)&info, sizeof(info), NLMSG_ALIGNTO);
+	int r = put_mtu(msg, l);
 
 	return r < 0 ? r : net_put_all(msg, l->own, l->n_own);
 }
 
-/* When all ports have their bridge: what that may have depends on them (br_add_if()). */
+/*
+ * When all ports have their bridge: what that may have depends on them (br_add_if()), and its mtu
+ * became the smallest of theirs unless it was set (br_mtu_auto_adjust()).
+ */
 static int set_own(struct net_job *job, struct ckpt_error *err)
 {
 	for (size_t i = 0; i < job->net->n_links; i++) {
 		const Ckpt__Net__Link *l = job->net->links[i];
-		struct nl_msg *msg = l->n_own ? nlmsg_alloc_simple(RTM_SETLINK, 0) : NULL;
-		int r = l->n_own ? net_finish(job, msg, msg ? put_own(msg, l) : -NLE_NOMEM) : 0;
+		struct nl_msg *msg = nlmsg_alloc_simple(RTM_SETLINK, 0);
+		int r = net_finish(job, msg, msg ? put_own(msg, l) : -NLE_NOMEM);
 
 		if (r < 0)
 			return ckpt_fail(err, EIO, "link %s: %s", l->name, nl_geterror(r));

@@ -378,13 +378,55 @@ void net_links_refuse(struct net_job *job)
 
 /* ---- restore: carriers ---------------------------------------------------------------- */
 
+/* In IFLA_INET6_FLAGS: addrconf_notify() has been told of the carrier. */
+#define IPV6_IF_READY 0x80000000U
+
+/* A setting of a link's, or "". */
+static const char *ipv6_setting(const Ckpt__Net__Network *net, const char *link, const char *which)
+{
+	char name[64];
+
+	snprintf(name, sizeof(name), "ipv6/conf/%s/%s", link, which);
+	for (size_t i = 0; i < net->n_sysctls; i++)
+		if (!strcmp(net->sysctls[i]->name, name))
+			return net->sysctls[i]->value;
+	return "";
+}
+
+/*
+ * Getting ready sets conf/LINK/mtu to the link's. With IPv6 switched off it never does. IFF_RUNNING
+ * does not tell: before the first look at its carrier a link's state is "unknown", which is as good
+ * as "up".
+ */
+static bool ipv6_waits(const Ckpt__Net__Network *net, const Ckpt__Net__Link *l,
+		       const struct nlattr *spec)
+{
+	const struct nlattr *in = spec ? nla_find(nla_data(spec), nla_len(spec), AF_INET6) : NULL;
+	const struct nlattr *flags =
+		in ? nla_find(nla_data(in), nla_len(in), IFLA_INET6_FLAGS) : NULL;
+	const char *mtu = ipv6_setting(net, l->name, "mtu");
+
+	return flags && mtu[0] && strtoul(mtu, NULL, 10) != l->mtu &&
+	       !strcmp(ipv6_setting(net, l->name, "disable_ipv6"), "0") &&
+	       !(nla_get_u32(flags) & IPV6_IF_READY);
+}
+
+struct carriers {
+	const Ckpt__Net__Network *net;
+	bool pending;
+};
+
 static int on_carrier(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
 {
+	struct carriers *c = arg;
 	const struct ifinfomsg *info = nlmsg_data(h);
+	const Ckpt__Net__Link *l = net_link(c->net, (uint32_t)info->ifi_index);
 
 	(void)err;
-	*(bool *)arg |= info->ifi_flags & IFF_UP && info->ifi_flags & IFF_LOWER_UP &&
-			!(info->ifi_flags & IFF_RUNNING);
+	if (info->ifi_flags & IFF_UP && info->ifi_flags & IFF_LOWER_UP)
+		c->pending |= !(info->ifi_flags & IFF_RUNNING) ||
+			      (l && ipv6_waits(c->net, l,
+					       nlmsg_find_attr(h, sizeof(*info), IFLA_AF_SPEC)));
 	return 0;
 }
 
@@ -398,10 +440,10 @@ int net_links_await(struct net_job *job, struct ckpt_error *err)
 	const struct net_request q = { RTM_GETLINK, 0, &all, sizeof(all) };
 
 	for (int i = 0; i < CARRIER_LOOKS; i++) {
-		bool pending = false;
-		int r = net_dump(job, &q, on_carrier, &pending, err);
+		struct carriers c = { .net = job->net };
+		int r = net_dump(job, &q, on_carrier, &c, err);
 
-		if (r < 0 || !pending)
+		if (r < 0 || !c.pending)
 			return r;
 		usleep(CARRIER_PAUSE_US);
 	}

@@ -141,6 +141,8 @@ int net_entries_make(struct net_job *job, bool before_up, struct ckpt_error *err
 int net_sysctls_take(struct net_job *job, struct ckpt_error *err);
 void net_ahead_free(struct net_ahead *a);
 int net_sysctls_write(struct net_job *job, struct ckpt_error *err);
+/* What a link loses when it comes up or gets its carrier (addrconf_notify()): conf/LINK/mtu. */
+int net_sysctls_again(struct net_job *job, struct ckpt_error *err);
 bool net_sysctl_name_ok(const char *name);
 
 /* ---- nft.c, nft_compat.c ---- */

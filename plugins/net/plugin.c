@@ -218,7 +218,9 @@ static int make_routes(struct net_job *job, struct ckpt_error *err)
 {
 	int r = net_entries_make(job, false, err);
 
-	return r < 0 ? r : net_links_await(job, err);
+	if (r == 0)
+		r = net_links_await(job, err);
+	return r < 0 ? r : net_sysctls_again(job, err);
 }
 
 /* The other ends of pairs are up by now, and what depends on a carrier can be had. */

@@ -206,7 +206,9 @@ static int write_value(int root, const Ckpt__Net__Sysctl *s)
 	return 0;
 }
 
-int net_sysctls_write(struct net_job *job, struct ckpt_error *err)
+/* Those that `wanted` names; NULL: all. */
+static int write_settings(struct net_job *job, bool (*wanted)(const char *name),
+			  struct ckpt_error *err)
 {
 	CKPT_AUTO_FD int root = open(ROOT, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	const char *wrong = NULL;
@@ -220,9 +222,11 @@ int net_sysctls_write(struct net_job *job, struct ckpt_error *err)
 		for (size_t i = 0; i < job->net->n_sysctls; i++) {
 			const Ckpt__Net__Sysctl *s = job->net->sysctls[i];
 			char value[MAX_VALUE];
-			ssize_t n = read_value(root, s->name, O_RDONLY, value);
 
-			if (n >= 0 && !strcmp(value, s->value))
+			if (wanted && !wanted(s->name))
+				continue;
+			if (read_value(root, s->name, O_RDONLY, value) >= 0 &&
+			    !strcmp(value, s->value))
 				continue;
 			wrong = s->name;
 			why = write_value(root, s);
@@ -231,4 +235,21 @@ int net_sysctls_write(struct net_job *job, struct ckpt_error *err)
 			return 0;
 	}
 	return ckpt_fail_sys(err, why ? why : EINVAL, ROOT "/%s", wrong);
+}
+
+int net_sysctls_write(struct net_job *job, struct ckpt_error *err)
+{
+	return write_settings(job, NULL, err);
+}
+
+static bool is_mtu(const char *name)
+{
+	const char *last = strrchr(name, '/');
+
+	return !strncmp(name, "ipv6/conf/", 10) && !strcmp(last, "/mtu");
+}
+
+int net_sysctls_again(struct net_job *job, struct ckpt_error *err)
+{
+	return write_settings(job, is_mtu, err);
 }

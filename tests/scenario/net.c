@@ -41,6 +41,7 @@ static const char *const looks[] = {
 	"ip neigh show nud permanent",
 	"cat /proc/sys/net/ipv4/ip_forward",
 	"cat /proc/sys/net/ipv4/conf/v1/rp_filter /proc/sys/net/core/somaxconn",
+	"cd /proc/sys/net/ipv6/conf && grep . *1/mtu br*/mtu lo/mtu",
 };
 static char *seen[2][16];
 static int request[2], reply[2];
@@ -180,7 +181,7 @@ int main(int argc, char **argv)
 		 "ip link add p1 type veth peer name p2 netns %d && ip link add br7 index 99 type "
 		 "bridge ageing_time 12300 forward_delay 400 priority 77 mcast_snooping 0 && "
 		 "ip link set p1 master br7 up && bridge link set dev p1 cost 55 hairpin on "
-		 "learning off && ip link set br7 up && ip -6 addr add fd00:8::1/64 dev br7 nodad",
+		 "learning off && ip link set br7 mtu 9000 up && ip -6 addr add fd00:8::1/64 dev br7 nodad",
 		 (int)pid);
 	victim_run(command);
 	victim_run("ip link set v1 address 02:00:00:00:07:01 alias 'the near end' && ip link set "
@@ -193,6 +194,9 @@ int main(int argc, char **argv)
 		   "default via "
 		   "10.7.0.2 && ip rule add from 10.9.9.9 lookup 100 priority 55 && "
 		   "ip neigh add 10.7.0.99 lladdr 02:00:00:00:00:63 dev v1 nud permanent");
+	victim_run("ip link set v1 mtu 9000 && ip link set lo mtu 70000 && "
+		   "echo 8000 >/proc/sys/net/ipv6/conf/v1/mtu && "
+		   "echo 1300 >/proc/sys/net/ipv6/conf/br7/mtu");
 	victim_run("echo 1 >/proc/sys/net/ipv4/ip_forward; echo 2 "
 		   ">/proc/sys/net/ipv4/conf/v1/rp_filter; "
 		   "echo 321 >/proc/sys/net/core/somaxconn");
