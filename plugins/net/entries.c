@@ -32,6 +32,7 @@ struct entry_kind {
 	size_t header_len;
 	uint64_t attributes; /* the ones that are kept */
 	bool before_up;
+	bool ordered;		  /* among its like the first one counts */
 	uint8_t families[2], ask; /* and flags of struct ndmsg, with which a question is another */
 	/* Clear what is state; false: such an entry is not kept. */
 	bool (*clean)(void *header);
@@ -99,16 +100,16 @@ static const struct entry_kind kinds[] = {
 	{ "address", RTM_GETADDR, RTM_NEWADDR, RTM_DELADDR, NLM_F_REPLACE, sizeof(struct ifaddrmsg),
 	  BIT(IFA_ADDRESS) | BIT(IFA_LOCAL) | BIT(IFA_LABEL) | BIT(IFA_BROADCAST) | BIT(IFA_FLAGS) |
 		  BIT(IFA_RT_PRIORITY),
-	  true, INTERNET, 0, clean_address },
+	  true, true, INTERNET, 0, clean_address },
 	{ "route", RTM_GETROUTE, RTM_NEWROUTE, RTM_DELROUTE, NLM_F_APPEND, sizeof(struct rtmsg),
-	  EVERY_ATTRIBUTE & ~BIT(RTA_CACHEINFO), false, INTERNET, 0, clean_route },
+	  EVERY_ATTRIBUTE & ~BIT(RTA_CACHEINFO), false, true, INTERNET, 0, clean_route },
 	{ "rule", RTM_GETRULE, RTM_NEWRULE, RTM_DELRULE, 0, sizeof(struct fib_rule_hdr),
-	  EVERY_ATTRIBUTE & ~BIT(FRA_PAD), false, INTERNET, 0, clean_rule },
+	  EVERY_ATTRIBUTE & ~BIT(FRA_PAD), false, true, INTERNET, 0, clean_rule },
 	{ "neighbour", RTM_GETNEIGH, RTM_NEWNEIGH, RTM_DELNEIGH, NLM_F_REPLACE,
-	  sizeof(struct ndmsg), BIT(NDA_DST) | BIT(NDA_LLADDR), false, INTERNET, 0,
+	  sizeof(struct ndmsg), BIT(NDA_DST) | BIT(NDA_LLADDR), false, false, INTERNET, 0,
 	  clean_neighbour },
 	{ "proxied", RTM_GETNEIGH, RTM_NEWNEIGH, RTM_DELNEIGH, 0, sizeof(struct ndmsg),
-	  BIT(NDA_DST), false, INTERNET, NTF_PROXY, clean_proxied },
+	  BIT(NDA_DST), false, false, INTERNET, NTF_PROXY, clean_proxied },
 	{ "forwarding",
 	  RTM_GETNEIGH,
 	  RTM_NEWNEIGH,
@@ -116,6 +117,7 @@ static const struct entry_kind kinds[] = {
 	  0,
 	  sizeof(struct ndmsg),
 	  BIT(NDA_LLADDR),
+	  false,
 	  false,
 	  { AF_BRIDGE },
 	  0,
@@ -188,8 +190,8 @@ static void clean_nexthops(const struct entry_kind *kind, Ckpt__Net__Attribute *
 	}
 }
 
-static int add_attribute(const struct entry_kind *kind, Ckpt__Net__Entry *e,
-			 const struct nlattr *at, struct ckpt_error *err)
+static int add_attribute(Ckpt__Net__Entry *e, int type, const void *data, size_t len,
+			 struct ckpt_error *err)
 {
 	Ckpt__Net__Attribute *a = malloc(sizeof(*a));
 
@@ -198,12 +200,25 @@ static int add_attribute(const struct entry_kind *kind, Ckpt__Net__Entry *e,
 		return -ENOMEM;
 	}
 	ckpt__net__attribute__init(a);
-	a->type = (uint32_t)nla_type(at);
-	if (copy(&a->value, nla_data(at), (size_t)nla_len(at), err) < 0)
-		return -ENOMEM;
-	clean_flags(kind, a);
-	clean_nexthops(kind, a);
+	a->type = (uint32_t)type;
+	return copy(&a->value, data, len, err);
+}
+
+static int keep_attribute(const struct entry_kind *kind, Ckpt__Net__Entry *e,
+			  const struct nlattr *at, struct ckpt_error *err)
+{
+	if (add_attribute(e, nla_type(at), nla_data(at), (size_t)nla_len(at), err) < 0)
+		return -err->err;
+	clean_flags(kind, e->attributes[e->n_attributes - 1]);
+	clean_nexthops(kind, e->attributes[e->n_attributes - 1]);
 	return 0;
+}
+
+/* An address that stays, but is no source of connections any more (preferred_lft 0). */
+static bool is_deprecated(const struct entry_kind *kind, const struct nlattr *at)
+{
+	return kind->get == RTM_GETADDR && nla_type(at) == IFA_FLAGS &&
+	       nla_get_u32(at) & IFA_F_DEPRECATED;
 }
 
 static int by_type(const void *a, const void *b)
@@ -219,7 +234,8 @@ static bool is_finite(const struct entry_kind *kind, const struct nlattr *at)
 	if (kind->get == RTM_GETADDR && nla_type(at) == IFA_CACHEINFO) {
 		const struct ifa_cacheinfo *c = nla_data(at);
 
-		return c->ifa_valid != UINT32_MAX;
+		return c->ifa_valid != UINT32_MAX ||
+		       (c->ifa_prefered && c->ifa_prefered != UINT32_MAX);
 	}
 	if (kind->get == RTM_GETROUTE && nla_type(at) == RTA_CACHEINFO) {
 		const struct rta_cacheinfo *c = nla_data(at);
@@ -232,6 +248,7 @@ static bool is_finite(const struct entry_kind *kind, const struct nlattr *at)
 static int take_attributes(struct gather *g, Ckpt__Net__Entry *e, struct nlmsghdr *h,
 			   struct ckpt_error *err)
 {
+	const struct ifa_cacheinfo never = { .ifa_prefered = 0, .ifa_valid = UINT32_MAX };
 	const struct entry_kind *kind = g->kind;
 	struct nlattr *at = nlmsg_attrdata(h, (int)kind->header_len);
 	int left = nlmsg_attrlen(h, (int)kind->header_len);
@@ -239,7 +256,11 @@ static int take_attributes(struct gather *g, Ckpt__Net__Entry *e, struct nlmsghd
 	for (; nla_ok(at, left); at = nla_next(at, &left)) {
 		g->finite |= is_finite(kind, at);
 		if (nla_type(at) < 64 && kind->attributes & BIT(nla_type(at)) &&
-		    add_attribute(kind, e, at, err) < 0)
+		    keep_attribute(kind, e, at, err) < 0)
+			return -ENOMEM;
+		/* the lifetimes that IPv4 tells of such a one do not say so */
+		if (is_deprecated(kind, at) &&
+		    add_attribute(e, IFA_CACHEINFO, &never, sizeof(never), err) < 0)
 			return -ENOMEM;
 	}
 	if (e->n_attributes)
@@ -306,18 +327,114 @@ static int compare(const Ckpt__Net__Entry *a, const Ckpt__Net__Entry *b)
 	return d ? d : (a->n_attributes > b->n_attributes) - (a->n_attributes < b->n_attributes);
 }
 
-static int by_content(const void *a, const void *b)
+static int compare_attribute(const Ckpt__Net__Entry *a, const Ckpt__Net__Entry *b, uint32_t type)
 {
-	return compare(*(Ckpt__Net__Entry *const *)a, *(Ckpt__Net__Entry *const *)b);
+	const ProtobufCBinaryData none = { 0, NULL }, *x = &none, *y = &none;
+
+	for (size_t i = 0; i < a->n_attributes; i++)
+		if (a->attributes[i]->type == type)
+			x = &a->attributes[i]->value;
+	for (size_t i = 0; i < b->n_attributes; i++)
+		if (b->attributes[i]->type == type)
+			y = &b->attributes[i]->value;
+	return compare_data(x, y);
 }
 
-/* Some are told twice (proxied neighbours of IPv6). */
+/* Up to the first byte that is not about which packets a route is for. */
+#define ROUTE_KEY offsetof(struct rtmsg, rtm_protocol)
+
+static int compare_routes(const Ckpt__Net__Entry *a, const Ckpt__Net__Entry *b)
+{
+	static const uint32_t key[] = { RTA_TABLE, RTA_DST, RTA_SRC, RTA_PRIORITY };
+	const struct rtmsg *x = (const void *)a->header.data, *y = (const void *)b->header.data;
+	int d = memcmp(x, y, ROUTE_KEY);
+
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(key) && d == 0; i++)
+		d = compare_attribute(a, b, key[i]);
+	return d;
+}
+
+/*
+ * IPv6 makes one of these for each link as it comes up, of types that it would not take back from a
+ * user, or for addresses that go with a link only.
+ */
+static bool each_link_has_it(const Ckpt__Net__Entry *e)
+{
+	const struct rtmsg *h = (const void *)e->header.data;
+	const uint8_t *to = NULL;
+
+	for (size_t i = 0; i < e->n_attributes; i++)
+		if (e->attributes[i]->type == RTA_DST && e->attributes[i]->value.len == 16)
+			to = e->attributes[i]->value.data;
+	return h->rtm_family == AF_INET6 &&
+	       (h->rtm_type == RTN_LOCAL || h->rtm_type == RTN_ANYCAST ||
+		h->rtm_type == RTN_MULTICAST || (to && to[0] == 0xfe && (to[1] & 0xc0) == 0x80));
+}
+
+/* 0: they compete, and the one that the kernel has first wins. */
+static int compare_like(const struct entry_kind *kind, const Ckpt__Net__Entry *a,
+			const Ckpt__Net__Entry *b)
+{
+	const struct ifaddrmsg *x = (const void *)a->header.data, *y = (const void *)b->header.data;
+	int d = (int)a->header.data[0] - (int)b->header.data[0];
+
+	if (d || !kind->ordered)
+		return d ? d : compare(a, b);
+	switch (kind->get) {
+	case RTM_GETADDR:
+		return (x->ifa_index > y->ifa_index) - (x->ifa_index < y->ifa_index);
+	case RTM_GETROUTE:
+		d = compare_routes(a, b);
+		if (d == 0)
+			d = each_link_has_it(a) - each_link_has_it(b);
+		return d || !each_link_has_it(a) ? d : compare(a, b);
+	default: /* rules, which are told by their preference */
+		return 0;
+	}
+}
+
+struct place {
+	const struct entry_kind *kind;
+	Ckpt__Net__Entry *e;
+	size_t at;
+};
+
+static int by_place(const void *a, const void *b)
+{
+	const struct place *x = a, *y = b;
+	int d = compare_like(x->kind, x->e, y->e);
+
+	return d ? d : (x->at > y->at) - (x->at < y->at);
+}
+
+/* By content, but for those that compete, which keep the kernel's order. */
+static int sort(const struct entry_kind *kind, Ckpt__Net__Entry **list, size_t n,
+		struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE struct place *places = calloc(n + 1, sizeof(*places));
+
+	if (!places)
+		return ckpt_fail_sys(err, ENOMEM, "entries of a network namespace");
+	for (size_t i = 0; i < n; i++)
+		places[i] = (struct place){ kind, list[i], i };
+	qsort(places, n, sizeof(*places), by_place);
+	for (size_t i = 0; i < n; i++)
+		list[i] = places[i].e;
+	return 0;
+}
+
+/* Some are told twice (proxied neighbours of IPv6); of two rules that are the same one counts. */
 static void drop_doubles(struct gather *g, size_t from)
 {
-	size_t n = from + 1;
+	size_t n = from;
 
-	for (size_t i = from + 1; i < g->n; i++) {
-		if (compare(g->list[n - 1], g->list[i]) == 0)
+	for (size_t i = from; i < g->n; i++) {
+		bool found = false;
+
+		for (size_t k = n;
+		     k-- > from && !found && compare_like(g->kind, g->list[k], g->list[i]) == 0;)
+			found = compare(g->list[k], g->list[i]) == 0;
+		if (found)
 			ckpt__net__entry__free_unpacked(g->list[i], NULL);
 		else
 			g->list[n++] = g->list[i];
@@ -325,7 +442,7 @@ static void drop_doubles(struct gather *g, size_t from)
 	g->n = n;
 }
 
-/* What the kernel has of one kind, in an order of its content's. */
+/* What the kernel has of one kind. */
 static int gather(struct net_job *job, struct gather *g, struct ckpt_error *err)
 {
 	const struct entry_kind *kind = g->kind;
@@ -340,10 +457,10 @@ static int gather(struct net_job *job, struct gather *g, struct ckpt_error *err)
 			((struct ndmsg *)(void *)header)->ndm_flags = kind->ask;
 		r = net_dump(job, &q, on_entry, g, err);
 	}
-	if (g->n > before) {
-		qsort(g->list + before, g->n - before, sizeof(Ckpt__Net__Entry *), by_content);
+	if (r == 0)
+		r = sort(kind, g->list + before, g->n - before, err);
+	if (r == 0)
 		drop_doubles(g, before);
-	}
 	return r;
 }
 
@@ -384,6 +501,8 @@ void net_entries_refuse(struct net_job *job)
 
 int net_entries_plan(const Ckpt__Net__Network *net, struct ckpt_error *err)
 {
+	const struct entry_kind *before = kinds;
+
 	for (size_t i = 0; i < net->n_entries; i++) {
 		const Ckpt__Net__Entry *e = net->entries[i];
 		const struct entry_kind *kind = kind_of(e->kind);
@@ -393,6 +512,10 @@ int net_entries_plan(const Ckpt__Net__Network *net, struct ckpt_error *err)
 		for (size_t k = 0; k < e->n_attributes; k++)
 			if (e->attributes[k]->type >= 64 || e->attributes[k]->value.len > 16384)
 				return ckpt_fail_image(err, "entry %zu: bad attribute", i);
+		if (before > kind ||
+		    (i && before == kind && compare_like(kind, net->entries[i - 1], e) > 0))
+			return ckpt_fail_image(err, "entry %zu: not in order", i);
+		before = kind;
 	}
 	return 0;
 }
@@ -471,27 +594,87 @@ static void note(struct rest *rest, const Ckpt__Net__Entry *e, int r)
 	rest->n++;
 }
 
-/* One pass: what is missing is added, or if nothing is, what is too much deleted. */
-static int converge(struct net_job *job, const struct entry_kind *kind, bool before_up,
-		    struct rest *rest, struct ckpt_error *err)
+/* A pass over one kind. */
+struct pass {
+	const struct entry_kind *kind;
+	bool before_up;
+	bool turned; /* the kernel puts the latest where the earliest was expected */
+	bool anew;   /* what is missing was deleted by the pass before */
+	struct rest rest;
+};
+
+static void add_missing(struct net_job *job, struct pass *p, const struct gather *now, size_t i)
 {
-	__attribute__((cleanup(gather_free))) struct gather now = { .kind = kind };
+	const Ckpt__Net__Entry *e = job->net->entries[i];
+
+	if (!strcmp(e->kind, p->kind->name) && !has(now->list, now->n, e))
+		note(&p->rest, e,
+		     send_entry(job, p->kind->add, NLM_F_CREATE | p->kind->add_flag, e,
+				p->before_up || p->anew));
+}
+
+/* Of all the kernel's addresses of IPv6 on a link the latest is the first of its scope. */
+static bool from_behind(const struct pass *p, const Ckpt__Net__Entry *e)
+{
+	return p->kind->get == RTM_GETADDR && e->header.data[0] == AF_INET6 ? !p->turned
+									    : p->turned;
+}
+
+static void add_all(struct net_job *job, struct pass *p, const struct gather *now)
+{
+	const size_t n = job->net->n_entries;
+
+	for (size_t i = 0; i < n; i++)
+		if (!from_behind(p, job->net->entries[i]))
+			add_missing(job, p, now, i);
+	for (size_t i = n; i-- > 0;)
+		if (from_behind(p, job->net->entries[i]))
+			add_missing(job, p, now, i);
+}
+
+/* Those that compete where their order is wrong: the next pass makes them anew. */
+static void delete_misplaced(struct net_job *job, struct pass *p, const struct gather *now)
+{
+	size_t at = 0, first = 0;
+
+	while (at < job->net->n_entries && strcmp(job->net->entries[at]->kind, p->kind->name) != 0)
+		at++;
+	for (size_t end; first < now->n; first = end) {
+		bool wrong = false;
+
+		for (end = first;
+		     end < now->n && compare_like(p->kind, now->list[first], now->list[end]) == 0;
+		     end++)
+			wrong |= at + end >= job->net->n_entries ||
+				 compare(job->net->entries[at + end], now->list[end]) != 0;
+		for (size_t i = first; i < end && wrong; i++)
+			note(&p->rest, now->list[i],
+			     send_entry(job, p->kind->del, 0, now->list[i], false));
+	}
+	p->anew = p->rest.n != 0;
+	p->turned ^= p->anew;
+}
+
+/*
+ * One pass: what is missing is added, or if nothing is, what is too much deleted, or if nothing is,
+ * what is not in its place.
+ */
+static int converge(struct net_job *job, struct pass *p, struct ckpt_error *err)
+{
+	__attribute__((cleanup(gather_free))) struct gather now = { .kind = p->kind };
 	int r = gather(job, &now, err);
 
-	*rest = (struct rest){ 0 };
+	p->rest = (struct rest){ 0 };
 	if (r < 0)
 		return r;
-	for (size_t i = 0; i < job->net->n_entries; i++) {
-		const Ckpt__Net__Entry *e = job->net->entries[i];
-
-		if (!strcmp(e->kind, kind->name) && !has(now.list, now.n, e))
-			note(rest, e,
-			     send_entry(job, kind->add, NLM_F_CREATE | kind->add_flag, e,
-					before_up));
-	}
-	for (size_t i = 0; i < now.n && !before_up && !rest->n; i++)
+	add_all(job, p, &now);
+	p->anew = false;
+	for (size_t i = 0; i < now.n && !p->before_up && !p->rest.n; i++)
 		if (!has(job->net->entries, job->net->n_entries, now.list[i]))
-			note(rest, now.list[i], send_entry(job, kind->del, 0, now.list[i], false));
+			note(&p->rest, now.list[i],
+			     send_entry(job, p->kind->del, 0, now.list[i], false));
+	if (p->kind->ordered && !p->before_up && !p->rest.n)
+		delete_misplaced(job, p, &now);
 	return 0;
 }
 
@@ -509,23 +692,23 @@ int net_entries_make(struct net_job *job, bool before_up, struct ckpt_error *err
 	const int passes = before_up ? 1 : PASSES;
 
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(kinds); i++) {
-		struct rest rest = { .n = 1 };
+		struct pass p = { .kind = &kinds[i], .before_up = before_up, .rest.n = 1 };
 
 		if (before_up && !kinds[i].before_up)
 			continue;
-		for (int pass = 0; pass < passes && rest.n; pass++) {
+		for (int pass = 0; pass < passes && p.rest.n; pass++) {
 			int r;
 
 			if (pass > QUICK_PASSES)
 				usleep(PAUSE_US);
-			r = converge(job, &kinds[i], before_up, &rest, err);
+			r = converge(job, &p, err);
 			if (r < 0)
 				return r;
 		}
 		/* until the links are up the kernel does not take all */
-		if (rest.n && !before_up)
-			return ckpt_fail(err, EIO, "%zu entries, %s among them: %s", rest.n,
-					 rest.what, nl_geterror(rest.why));
+		if (p.rest.n && !before_up)
+			return ckpt_fail(err, EIO, "%zu entries, %s among them: %s", p.rest.n,
+					 p.rest.what, nl_geterror(p.rest.why));
 	}
 	return 0;
 }

@@ -36,6 +36,7 @@ static const char *const looks[] = {
 	"ip -o addr",
 	"ip route show table all | sort",
 	"ip -6 route show table all | sort",
+	"ip route show 198.51.100.0/24",
 	"ip rule",
 	"ip -6 rule",
 	"ip neigh show nud permanent",
@@ -181,7 +182,8 @@ int main(int argc, char **argv)
 		 "ip link add p1 type veth peer name p2 netns %d && ip link add br7 index 99 type "
 		 "bridge ageing_time 12300 forward_delay 400 priority 77 mcast_snooping 0 && "
 		 "ip link set p1 master br7 up && bridge link set dev p1 cost 55 hairpin on "
-		 "learning off && ip link set br7 mtu 9000 up && ip -6 addr add fd00:8::1/64 dev br7 nodad",
+		 "learning off && ip link set br7 mtu 9000 up && ip -6 addr add fd00:8::1/64 dev "
+		 "br7 nodad",
 		 (int)pid);
 	victim_run(command);
 	victim_run("ip link set v1 address 02:00:00:00:07:01 alias 'the near end' && ip link set "
@@ -194,6 +196,14 @@ int main(int argc, char **argv)
 		   "default via "
 		   "10.7.0.2 && ip rule add from 10.9.9.9 lookup 100 priority 55 && "
 		   "ip neigh add 10.7.0.99 lladdr 02:00:00:00:00:63 dev v1 nud permanent");
+	/* of those that compete the first counts, which is not that of the lowest number */
+	victim_run("ip addr add 10.8.0.9/24 dev v1 && ip addr add 10.8.0.2/24 dev v1 && "
+		   "ip addr add 10.8.0.3/24 dev v1 preferred_lft 0 && "
+		   "for i in 5 9 2; do ip -6 addr add fd00:9::$i/64 dev v1 nodad; done && "
+		   "ip -6 addr add fd00:9::7/64 dev v1 nodad preferred_lft 0 && "
+		   "ip route append 198.51.100.0/24 via 10.7.0.9 && "
+		   "ip route append 198.51.100.0/24 via 10.7.0.4 && "
+		   "for i in 4 9 2; do ip rule add from 10.9.9.$i lookup 10$i priority 54; done");
 	victim_run("ip link set v1 mtu 9000 && ip link set lo mtu 70000 && "
 		   "echo 8000 >/proc/sys/net/ipv6/conf/v1/mtu && "
 		   "echo 1300 >/proc/sys/net/ipv6/conf/br7/mtu");
