@@ -5,6 +5,7 @@
  * and a thread may have one of its own (unshare(CLONE_FS)).
  */
 #include <ckpt/mnt.h>
+#include <fcntl.h>
 #include <linux/kcmp.h>
 #include <sched.h>
 #include <stdio.h>
@@ -356,27 +357,45 @@ int task_place_read(struct ckpt_run *run, const struct ckpt_thread *th, struct t
 
 /* ---- restore ------------------------------------------------------------------------ */
 
+/*
+ * Whoever may write to the directory above can put something else in the place of a fresh one, and
+ * the task is privileged still: its name is not trusted. A link is not followed, and it gets its
+ * owner once it is known to be a directory that is gone (getcwd(2) says ENOENT of one).
+ */
+static void remade_script(struct ckpt_script *s, const char *cwd,
+			  const Ckpt__Task__Removed *removed)
+{
+	int fd;
+
+	ckpt_script_add(s, SYS_mkdir, CKPT_STR(cwd), CKPT_C(0700));
+	fd = ckpt_script_add(s, SYS_open, CKPT_STR(cwd),
+			     CKPT_C(O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+	ckpt_script_add(s, SYS_fchdir, CKPT_R(fd));
+	ckpt_script_add(s, SYS_close, CKPT_R(fd));
+	ckpt_script_add(s, SYS_rmdir, CKPT_STR(cwd));
+	ckpt_script_add(s, SYS_getcwd, CKPT_OUT(64), CKPT_C(64));
+	ckpt_script_expect(s, -ENOENT);
+	ckpt_script_add(s, SYS_chown, CKPT_STR("."), CKPT_C(removed->uid), CKPT_C(removed->gid));
+	ckpt_script_add(s, SYS_chmod, CKPT_STR("."), CKPT_C(removed->mode));
+}
+
 /* A removed one is made again, under another name if the old one is taken, and removed again. */
 void task_cwd_script(struct ckpt_run *run, struct ckpt_script *s, const char *cwd,
 		     const Ckpt__Task__Removed *removed)
 {
 	char dir[4096], other[4200];
 
-	if (removed && !access(cwd, F_OK)) {
+	if (!removed) {
+		ckpt_script_add(s, SYS_chdir, CKPT_STR(cwd));
+		return;
+	}
+	if (!access(cwd, F_OK)) {
 		parent_of(cwd, dir, sizeof(dir));
 		snprintf(other, sizeof(other), "%s/.ckpt-%llu", dir,
 			 (unsigned long long)ckpt_run_number(run));
 		cwd = other;
 	}
-	if (removed) {
-		ckpt_script_add(s, SYS_mkdir, CKPT_STR(cwd), CKPT_C(0700));
-		ckpt_script_add(s, SYS_chown, CKPT_STR(cwd), CKPT_C(removed->uid),
-				CKPT_C(removed->gid));
-		ckpt_script_add(s, SYS_chmod, CKPT_STR(cwd), CKPT_C(removed->mode));
-	}
-	ckpt_script_add(s, SYS_chdir, CKPT_STR(cwd));
-	if (removed)
-		ckpt_script_add(s, SYS_rmdir, CKPT_STR(cwd));
+	remade_script(s, cwd, removed);
 }
 
 void task_place_script(struct ckpt_run *run, struct ckpt_script *s, const struct task_state *st,

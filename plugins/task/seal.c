@@ -73,6 +73,15 @@ int task_seal_priority(struct ckpt_run *run, struct ckpt_error *err)
 	return r < 0 ? r : each_process(run, task_autogroup_set, err);
 }
 
+/* Several may come back to a removed directory of one name: not at the same time. */
+static int post(struct ckpt_run *run, struct ckpt_script *s, struct ckpt_thread *th, bool removed,
+		struct ckpt_error *err)
+{
+	int r = ckpt_script_post(s, th, err);
+
+	return r < 0 || !removed ? r : ckpt_script_settle(run, err);
+}
+
 /* ---- processes --------------------------------------------------------------------- */
 
 static int write_number(const struct ckpt_task *t, const char *name, long v, struct ckpt_error *err)
@@ -176,7 +185,7 @@ static int process(struct ckpt_run *run, struct ckpt_task *t, const Ckpt__Task__
 		set_prctl(s, PR_SET_THP_DISABLE, 1, 0);
 	queue_shared(s, t, rec->pending, rec->n_pending);
 	itimers(s, rec);
-	r = ckpt_script_post(ckpt_steal_ptr(&s), t->threads[0], err);
+	r = post(run, ckpt_steal_ptr(&s), t->threads[0], rec->removed, err);
 	if (r == 0)
 		r = task_timers_set(run, t, rec, err);
 	if (r == 0 && task_saved(st, TASK_COREDUMP) &&
@@ -244,7 +253,7 @@ static int thread(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt__Task
 		ckpt_script_add(s, SYS_personality, CKPT_C(rec->personality));
 	speculation(s, rec);
 	queue(s, rec->pending, rec->n_pending);
-	return ckpt_script_post(ckpt_steal_ptr(&s), th, err);
+	return post(run, ckpt_steal_ptr(&s), th, rec->place && rec->place->removed, err);
 }
 
 int task_seal_thread(struct ckpt_run *run, struct ckpt_error *err)
