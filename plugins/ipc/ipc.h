@@ -58,6 +58,7 @@ struct ipc_state {
 	size_t n_sets;
 	struct ipc_mqueues *roots; /* posix.h */
 	size_t n_roots;
+	bool own_root; /* ckpt's own namespace is among them */
 	struct ipc_mqueue **mqueues;
 	size_t n_mqueues;
 	uint32_t n_records;

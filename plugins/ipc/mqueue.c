@@ -99,12 +99,38 @@ static void copy_name(const struct ckpt_fd_found *f, char *name, size_t size)
 		name[len - (sizeof(mark) - 1)] = 0;
 }
 
+static const struct ckpt_ns *ns_with(const struct ipc_state *st, dev_t dev)
+{
+	for (size_t i = 0; i < st->n_roots; i++)
+		if (st->roots[i].dev == dev)
+			return st->roots[i].ns;
+	return NULL;
+}
+
+/*
+ * ckpt's own namespace, if tasks are in it, is looked at when a queue is of no other: most trees
+ * have none, and the mount that tells its device takes a grace period of RCU to go.
+ */
+static int look_at_own(struct ckpt_run *run, struct ipc_state *st, struct ckpt_error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; !st->own_root && r == 0 && i < st->looked; i++) {
+		const struct ckpt_ns *ns = ckpt_ns_at(run, i);
+
+		if (ns->type == CKPT_NS_IPC && ns->own)
+			r = ipc_look_for_mqueues(run, ns, err);
+	}
+	st->own_root = r == 0;
+	return r;
+}
+
 /* NULL without an error: it is in no ipc namespace of the tree. */
 static struct ipc_mqueue *find(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			       struct ckpt_error *err)
 {
 	struct ipc_state *st = ipc_state(run, err);
-	const struct ckpt_ns *ns = NULL;
+	const struct ckpt_ns *ns;
 	struct ipc_mqueue *q;
 	char name[IPC_QUEUE_NAME];
 
@@ -113,9 +139,9 @@ static struct ipc_mqueue *find(struct ckpt_run *run, const struct ckpt_fd_found 
 	for (size_t i = 0; i < st->n_mqueues; i++)
 		if (st->mqueues[i]->dev == f->st.st_dev && st->mqueues[i]->ino == f->st.st_ino)
 			return st->mqueues[i];
-	for (size_t i = 0; i < st->n_roots; i++)
-		if (st->roots[i].dev == f->st.st_dev)
-			ns = st->roots[i].ns;
+	ns = ns_with(st, f->st.st_dev);
+	if (!ns && look_at_own(run, st, err) == 0)
+		ns = ns_with(st, f->st.st_dev);
 	if (!ns)
 		return NULL;
 	copy_name(f, name, sizeof(name));

@@ -99,7 +99,7 @@ int ipc_look(struct ckpt_run *run, struct ckpt_error *err)
 
 		if (l.ns->type == CKPT_NS_IPC)
 			r = l.ns->own ? look(&l, err) : ipc_in(run, l.ns, look, &l, err);
-		if (r == 0 && l.ns->type == CKPT_NS_IPC)
+		if (r == 0 && l.ns->type == CKPT_NS_IPC && !l.ns->own)
 			r = ipc_look_for_mqueues(run, l.ns, err);
 	}
 	return r;
