@@ -120,14 +120,25 @@ static int check_registers(const Ckpt__Task__Thread *rec, struct ckpt_error *err
 	return 0;
 }
 
+/* Asked once, not for every thread: each cpuid is an exit of a virtual machine. */
+static unsigned xstate_size(struct task_state *st)
+{
+	unsigned eax, ecx, edx;
+
+	if (!st->xstate_size)
+		__cpuid_count(0xd, 0, eax, st->xstate_size, ecx, edx);
+	return st->xstate_size;
+}
+
 /* Size and components of the extended state depend on the processor and its kernel. */
-static int check_xstate(struct ckpt_run *run, const Ckpt__Task__Thread *rec, struct ckpt_error *err)
+static int check_xstate(struct ckpt_run *run, struct task_state *st, const Ckpt__Task__Thread *rec,
+			struct ckpt_error *err)
 {
 	enum { XSTATE_BV = 512, HEADER_END = 576 };
-	unsigned eax = 0, size = 0, ecx = 0, edx = 0, low, high;
+	const unsigned size = xstate_size(st);
+	unsigned low, high;
 	uint64_t components, enabled;
 
-	__cpuid_count(0xd, 0, eax, size, ecx, edx);
 	if (rec->xstate.len < HEADER_END)
 		return TASK_BAD(err, "extended state of %zu bytes", rec->xstate.len);
 	memcpy(&components, rec->xstate.data + XSTATE_BV, sizeof(components));
@@ -163,7 +174,7 @@ static int check_thread(struct ckpt_run *run, struct task_state *st, const Ckpt_
 	int r = check_registers(rec, err);
 
 	if (r == 0 && task_saved(st, TASK_XSTATE))
-		r = check_xstate(run, rec, err);
+		r = check_xstate(run, st, rec, err);
 	if (r == 0)
 		r = check_addresses(rec, err);
 	if (r == 0)

@@ -108,6 +108,7 @@ struct task_state {
 	uint32_t own_personality;
 	struct task_born *born; /* restore */
 	long cpus;		/* that this machine may have; 0: not asked yet */
+	unsigned xstate_size;	/* of this processor; 0: not asked yet */
 };
 
 /* The run's state, made on first use; NULL if out of memory. */
