@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,6 +108,9 @@ int main(int argc, char **argv)
 {
 	struct cli c = { .log = stderr, .patience_ms = 2000 };
 	int code;
+
+	/* who starts us may ignore it, and then nobody could wait for a child */
+	signal(SIGCHLD, SIG_DFL);
 
 	prepare_heap();
 	/* a closed 0, 1 or 2 would be given to a file of the image */

@@ -24,30 +24,42 @@ static void stop_with(int tty, pid_t root)
 	kill(-group, SIGCONT);
 }
 
+/* Of its end, or with `stops` its next stop. */
+static int next_status(pid_t root, bool stops, int *status)
+{
+	siginfo_t info;
+
+	while (waitid(P_PID, (id_t)root, &info,
+		      WEXITED | WNOWAIT | __WALL | (stops ? WSTOPPED : 0)))
+		if (errno != EINTR)
+			return -errno;
+	/* once it is reaped its number may be another's, and no signal must go there */
+	if (info.si_code != CLD_STOPPED)
+		cli_forward_signals(0);
+	while (waitpid(root, status, __WALL | WUNTRACED) < 0)
+		if (errno != EINTR)
+			return -errno;
+	return 0;
+}
+
 /* The root is our child: end as it ends, like a shell that ran it. */
 static int wait_for(const struct cli *c, pid_t root)
 {
 	int tty = c->shell_job ? open("/dev/tty", O_RDWR | O_CLOEXEC) : -1;
 	pid_t group = getpgid(root);
 	struct ckpt_error err = { 0 };
-	int status = 0;
+	int status = 0, r;
 
 	cli_forward_signals(root);
 	if (tty >= 0)
 		/* the terminal is taken back from the background */
 		signal(SIGTTOU, SIG_IGN);
-	for (;;) {
-		if (waitpid(root, &status, __WALL | (tty >= 0 ? WUNTRACED : 0)) < 0) {
-			if (errno == EINTR)
-				continue;
-			ckpt_fail_sys(&err, errno, "restore: wait for pid %d", (int)root);
-			return cli_error(c, &err);
-		}
-		if (!WIFSTOPPED(status))
-			break;
+	while (!(r = next_status(root, tty >= 0, &status)) && WIFSTOPPED(status))
 		stop_with(tty, root);
+	if (r) {
+		ckpt_fail_sys(&err, r, "restore: wait for pid %d", (int)root);
+		return cli_error(c, &err);
 	}
-	cli_forward_signals(0);
 	if (tty >= 0 && tcgetpgrp(tty) == group)
 		tcsetpgrp(tty, getpgrp());
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);

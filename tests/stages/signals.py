@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: MIT
+"""Signals for ckpt: too late, ignored by whoever started it, from a terminal, of a limit."""
+import os
+import re
+import resource
+import signal
+import subprocess
+
+from lib import ckpt as codes
+from lib import proc
+from lib.report import expect
+from lib.victim import Victim
+
+PATIENCE = 120
+
+
+def start(context, *args, **kwargs):
+    """ckpt in a process group of its own, beside ours: stop signals of a terminal reach it."""
+    return subprocess.Popen([context.ckpt().binary, *map(str, args)], stdin=subprocess.DEVNULL,
+                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0, cwd="/",
+                            **kwargs)
+
+
+def disturbed(context, test, call, position, command, *args):
+    """ckpt, with a shell command in front of one of its calls; (exit code, how many of these calls)"""
+    words = [str(context.tool("fault")), "-s", call, "-n", str(position), "-x", command, "-o",
+             str(test.dir / "fault"), "-l", str(test.dir / "calls"), "--", context.ckpt().binary]
+    done = subprocess.run([*words, *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL, process_group=0, timeout=PATIENCE, check=False, cwd="/")
+    return done.returncode, (test.dir / "calls").read_text().split().count(call)
+
+
+def saved(context, test, load="mem-basic"):
+    """A victim and its image; it is dead."""
+    victim, image = Victim(test, context.scenario(load)), test.dir / "image"
+    victim.check("built")
+    pids = proc.tree(victim.pid)
+    context.ckpt().dump(test, victim.pid, image)
+    proc.wait_gone(pids)
+    return victim, image
+
+
+def late(context, test):
+    """A SIGTERM that comes when a restore cannot be called off any more is the tree's."""
+    victim, image = saved(context, test)
+    code, calls = disturbed(context, test, "ptrace", 0, "", "restore", "-D", image, "-d")
+    expect(code == 0, f"undisturbed: {code}")
+    proc.kill_tree(victim.pid)
+    code, _ = disturbed(context, test, "ptrace", calls, "kill -TERM $FAULT_PID", "restore", "-D", image)
+    expect(code == 128 + signal.SIGTERM, f"ckpt ended with {code}")
+
+
+def ignored(context, test):
+    """nohup(1): the restored tree is not ended by what ckpt was started to ignore."""
+    victim, image = saved(context, test)
+    with start(context, "restore", "-D", image,
+               preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) as child:
+        def waiting():
+            caught = re.search(r"^SigCgt:\s+(\w+)$", proc.read(f"/proc/{child.pid}/status"), re.MULTILINE)
+            return caught and int(caught[1], 16) & 1 << signal.SIGUSR1 - 1
+
+        proc.wait_until("ckpt does not wait for the tree", waiting)
+        child.send_signal(signal.SIGHUP)
+        victim.check("after SIGHUP")
+        os.kill(victim.pid, signal.SIGKILL)
+        expect(child.wait(PATIENCE) == 128 + signal.SIGKILL, f"ckpt ended with {child.returncode}")
+
+
+def stopped(context, test):
+    """A terminal's stop key does not stop ckpt while it has a tree in its hands."""
+    victim = Victim(test, context.scenario("mem-basic"))
+    victim.check("built")
+    code, _ = disturbed(context, test, "ptrace", 10, "kill -TSTP $FAULT_PID", "dump", "-t", victim.pid, "-D",
+                        test.dir / "image", "-R")
+    expect(code == 0, f"ckpt ended with {code}")
+    victim.check("after SIGTSTP")
+
+
+def no_children(context, test):
+    """A parent that ignores SIGCHLD does not keep ckpt from waiting for its helpers."""
+    victim, image = Victim(test, context.scenario("mnt-user")), test.dir / "image"
+    victim.check("built")
+    with start(context, "dump", "-t", victim.pid, "-D", image, "-R",
+               preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)) as child:
+        expect(child.wait(PATIENCE) == 0, f"ckpt ended with {child.returncode}")
+    victim.check("saved")
+
+
+def file_size(context, test):
+    """A limit of file sizes is an error of the dump's, not its death."""
+    victim = Victim(test, context.scenario("mem-basic"))
+    victim.check("built")
+    with start(context, "dump", "-t", victim.pid, "-D", test.dir / "image", "-R",
+               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))) as child:
+        expect(child.wait(PATIENCE) == codes.FAILED, f"ckpt ended with {child.returncode}")
+    victim.check("not saved")
+    expect(not list((test.dir / "image").glob("*")), "files were left")
+
+
+def tests(context):
+    """See the functions."""
+    for function in (late, ignored, stopped, no_children, file_size):
+        name = function.__name__.replace("_", "-")
+        yield f"signals/{name}", lambda test, function=function: function(context, test)
