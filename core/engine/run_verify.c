@@ -54,8 +54,9 @@ static int compare_section(struct image_store *a, struct image_store *b, const c
 		sb = image_section_add(b, plugin, desc->records, desc->rules);
 	if (!sa || !sb)
 		return fail_nomem(err);
-	image_compare(sa, sb, diff_mode, add_difference, l);
-	return l->failed ? fail_nomem(err) : 0;
+	return image_compare(sa, sb, diff_mode, add_difference, l) == SIZE_MAX || l->failed
+		       ? fail_nomem(err)
+		       : 0;
 }
 
 static int compare_all(struct ckpt *c, struct image_store *a, struct image_store *b, bool diff_mode,

@@ -116,14 +116,7 @@ static int write_data(struct image_writer *w, const struct image_store *st, stru
 	return r;
 }
 
-static int default_text(char **text, const char *value)
-{
-	if (!*text)
-		*text = strdup(value);
-	return *text ? 0 : -ENOMEM;
-}
-
-/* A loss names objects of the tree, with any bytes that a file name can have. */
+/* A loss or a host can have any bytes in its name. */
 static void clean_text(char *s)
 {
 	size_t n;
@@ -135,6 +128,16 @@ static void clean_text(char *s)
 		*s = '?';
 		n = 1;
 	}
+}
+
+static int default_text(char **text, const char *value)
+{
+	if (!*text)
+		*text = strdup(value);
+	if (!*text)
+		return -ENOMEM;
+	clean_text(*text);
+	return 0;
 }
 
 /* Fill in what the caller left open. */
@@ -227,6 +230,16 @@ static int write_manifest(struct image_writer *w, struct file_list *l, const cha
 	return r;
 }
 
+/* What a reader refuses must not cost the tree. */
+static int read_back(const struct image_writer *w, const char *name, struct ckpt_error *err)
+{
+	IMAGE_AUTO_MANIFEST Image__Manifest *m = NULL;
+	uint8_t uuid[16];
+	int r = image_manifest_read(w->dir, name, &m, uuid, err);
+
+	return r < 0 ? ckpt_wrap(err, "what was written") : 0;
+}
+
 static int sync_files(const struct file_list *l, const char *path, struct ckpt_error *err)
 {
 	for (size_t i = 0; i < l->n_fds; i++)
@@ -238,14 +251,16 @@ static int sync_files(const struct file_list *l, const char *path, struct ckpt_e
 static int publish(struct image_writer *w, const char *name, struct ckpt_error *err)
 {
 	/* the names of the data files must not reach the disk after the manifest's */
-	int r = image_directory_sync(w->dir, false, w->path, err);
+	int r = image_directory_sync(w->dir, w->path, err);
 
 	if (r < 0)
 		return r;
-	if (renameat(w->dir, name, w->dir, "manifest.img") < 0)
+	if (renameat(w->dir, name, w->dir, IMAGE_MANIFEST_FILE) < 0)
 		return ckpt_fail_sys(err, errno, "rename %s/%s to manifest.img", w->path, name);
 	w->committed = true;
-	r = image_directory_sync(w->dir, w->made, w->path, err);
+	r = image_directory_sync(w->dir, w->path, err);
+	if (r == 0)
+		r = image_directory_sync_entry(w->dir, w->made, w->path, err);
 	if (r < 0)
 		return ckpt_wrap(err, "the image is complete, but may not outlive a power failure");
 	return 0;
@@ -268,6 +283,8 @@ static int commit(struct image_writer *w, const struct image_store *st, struct i
 	if (r == 0)
 		r = write_manifest(w, l, name, &m, &size, err);
 	free(m.ancestors);
+	if (r == 0)
+		r = read_back(w, name, err);
 	if (r == 0)
 		r = sync_files(l, w->path, err);
 	if (r == 0)

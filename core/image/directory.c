@@ -62,15 +62,19 @@ int image_directory_open(const char *path, bool *made, int *fd, struct ckpt_erro
 	return 0;
 }
 
-int image_directory_sync(int dir, bool made, const char *path, struct ckpt_error *err)
+int image_directory_sync(int dir, const char *path, struct ckpt_error *err)
+{
+	return fsync(dir) < 0 ? ckpt_fail_sys(err, errno, "fsync %s", path) : 0;
+}
+
+int image_directory_sync_entry(int dir, bool made, const char *path, struct ckpt_error *err)
 {
 	CKPT_AUTO_FD int parent = -1;
 
-	if (fsync(dir) < 0)
-		return ckpt_fail_sys(err, errno, "fsync %s", path);
-	if (!made)
-		return 0;
+	/* whoever made it need not have synced it */
 	parent = openat(dir, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (parent < 0 && errno == EACCES && !made)
+		return 0;
 	if (parent < 0 || fsync(parent) < 0)
 		return ckpt_fail_sys(err, errno, "fsync the directory of %s", path);
 	return 0;

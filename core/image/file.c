@@ -33,7 +33,8 @@ bool image_file_name_ok(const char *name)
 {
 	size_t n = strlen(name);
 
-	if (n <= 4 || n >= IMAGE_PATH_MAX || name[0] == '.' || strcmp(name, "manifest.img") == 0)
+	if (n <= 4 || n >= IMAGE_PATH_MAX || name[0] == '.' ||
+	    strcmp(name, IMAGE_MANIFEST_FILE) == 0)
 		return false;
 	for (size_t i = 0; i < n; i++)
 		if (!is_name_char(name[i]) && name[i] != '.')

@@ -22,6 +22,7 @@ static inline void image_cleanup_manifest(Image__Manifest **m)
 	if (*m)
 		image__manifest__free_unpacked(*m, NULL);
 }
+#define IMAGE_MANIFEST_FILE "manifest.img"
 #define IMAGE_AUTO_MANIFEST __attribute__((cleanup(image_cleanup_manifest)))
 
 /* ---- codec ------------------------------------------------------------------ */
@@ -137,7 +138,9 @@ int frame_read(struct frame_reader *fr, uint32_t *number, const uint8_t **payloa
 bool image_text_ok(const char *s);
 void image_uuid_text(const uint8_t uuid[16], char text[40]);
 /* Read and check the manifest itself; -ENOENT if there is none. */
-int image_manifest_read(int dir, Image__Manifest **out, uint8_t uuid[16], struct ckpt_error *err);
+/* `name`: IMAGE_MANIFEST_FILE, or what it is called until it is published. */
+int image_manifest_read(int dir, const char *name, Image__Manifest **out, uint8_t uuid[16],
+			struct ckpt_error *err);
 
 /* ---- journal -------------------------------------------------------------------- */
 

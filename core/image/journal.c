@@ -119,7 +119,7 @@ int image_journal_sweep(int dir, struct ckpt_error *err)
 		return ckpt_hint(err, "remove it, or choose another directory");
 	}
 	/* with a manifest that cannot be read, nobody knows what is rubbish */
-	r = image_manifest_read(dir, &m, uuid, err);
+	r = image_manifest_read(dir, IMAGE_MANIFEST_FILE, &m, uuid, err);
 	if (r < 0 && r != -ENOENT)
 		return r;
 	if (len) {

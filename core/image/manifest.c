@@ -6,7 +6,6 @@
 
 #include "image/internal.h"
 
-#define FILE_NAME    "manifest.img"
 #define MANIFEST_MAX ((uint64_t)IMAGE_PAYLOAD_MAX + 4096)
 
 void image_uuid_text(const uint8_t uuid[16], char text[40])
@@ -37,22 +36,22 @@ static int decode(const uint8_t *data, size_t len, Image__Manifest **out, uint8_
 	const uint8_t *payload;
 	uint32_t number;
 	const char *why;
-	int r = frame_read_start(&fr, FILE_NAME, data, len, IMAGE_MANIFEST, NULL, err);
+	int r = frame_read_start(&fr, IMAGE_MANIFEST_FILE, data, len, IMAGE_MANIFEST, NULL, err);
 
 	if (r == 0)
 		r = frame_read(&fr, &number, &payload, &n, err);
 	if (r < 0)
 		return r;
 	if (r == 0 || number != IMAGE_FRAME_MANIFEST)
-		return image_bad(err, "%s has no manifest record", FILE_NAME);
+		return image_bad(err, "%s has no manifest record", IMAGE_MANIFEST_FILE);
 	why = image_decode(&image__manifest__descriptor, payload, n, &budget, &msg);
 	if (why)
-		return image_bad(err, "%s: its record %s", FILE_NAME, why);
+		return image_bad(err, "%s: its record %s", IMAGE_MANIFEST_FILE, why);
 	*out = (Image__Manifest *)msg;
 	memcpy(uuid, fr.header.uuid, sizeof(fr.header.uuid));
 	r = frame_read(&fr, &number, &payload, &n, err);
 	if (r > 0)
-		return image_bad(err, "%s has a second record", FILE_NAME);
+		return image_bad(err, "%s has a second record", IMAGE_MANIFEST_FILE);
 	return r;
 }
 
@@ -78,7 +77,8 @@ static int check_texts(const Image__Manifest *m, struct ckpt_error *err)
 		ok = image_text_ok(m->losses[i]);
 	for (size_t i = 0; ok && i < m->n_files; i++)
 		ok = image_text_ok(m->files[i]->version);
-	return ok ? 0 : image_bad(err, "%s has control characters in its texts", FILE_NAME);
+	return ok ? 0
+		  : image_bad(err, "%s has control characters in its texts", IMAGE_MANIFEST_FILE);
 }
 
 static int check_file(const Image__File *f, struct ckpt_error *err)
@@ -86,15 +86,17 @@ static int check_file(const Image__File *f, struct ckpt_error *err)
 	const bool pages = f->kind == IMAGE__FILE__KIND__PAGES;
 
 	if (!image_file_name_ok(f->name))
-		return image_bad(err, "%s lists a file with a name that no image has", FILE_NAME);
+		return image_bad(err, "%s lists a file with a name that no image has",
+				 IMAGE_MANIFEST_FILE);
 	if (!image_name_ok(f->owner) || (!pages && strcmp(f->owner, IMAGE_MANIFEST) == 0))
-		return image_bad(err, "%s: %s has an owner with a bad name", FILE_NAME, f->name);
+		return image_bad(err, "%s: %s has an owner with a bad name", IMAGE_MANIFEST_FILE,
+				 f->name);
 	if (f->size > (pages ? IMAGE_PAGES_MAX : IMAGE_FILE_MAX))
-		return image_bad(err, "%s: %s is too large: %llu bytes", FILE_NAME, f->name,
-				 (unsigned long long)f->size);
-	if (pages && f->size % IMAGE_PAGE)
-		return image_bad(err, "%s: %s does not consist of pages: %llu bytes", FILE_NAME,
+		return image_bad(err, "%s: %s is too large: %llu bytes", IMAGE_MANIFEST_FILE,
 				 f->name, (unsigned long long)f->size);
+	if (pages && f->size % IMAGE_PAGE)
+		return image_bad(err, "%s: %s does not consist of pages: %llu bytes",
+				 IMAGE_MANIFEST_FILE, f->name, (unsigned long long)f->size);
 	return 0;
 }
 
@@ -116,24 +118,26 @@ static int check_unique(const Image__Manifest *m, int (*cmp)(const void *, const
 	CKPT_AUTO_FREE Image__File **sorted = calloc(m->n_files + 1, sizeof(*sorted));
 
 	if (!sorted)
-		return ckpt_fail_sys(err, ENOMEM, "%s", FILE_NAME);
+		return ckpt_fail_sys(err, ENOMEM, "%s", IMAGE_MANIFEST_FILE);
 	for (size_t i = 0; i < m->n_files; i++)
 		sorted[i] = m->files[i];
 	qsort(sorted, m->n_files, sizeof(*sorted), cmp);
 	for (size_t i = 1; i < m->n_files; i++)
 		if (cmp(&sorted[i - 1], &sorted[i]) == 0)
-			return image_bad(err, "%s lists %s twice", FILE_NAME, sorted[i]->name);
+			return image_bad(err, "%s lists %s twice", IMAGE_MANIFEST_FILE,
+					 sorted[i]->name);
 	return 0;
 }
 
 static int check_ancestors(const Image__Manifest *m, struct ckpt_error *err)
 {
 	if (m->n_ancestors > IMAGE_ANCESTORS_MAX)
-		return image_bad(err, "%s lists more than %u ancestors", FILE_NAME,
+		return image_bad(err, "%s lists more than %u ancestors", IMAGE_MANIFEST_FILE,
 				 IMAGE_ANCESTORS_MAX);
 	for (size_t i = 0; i < m->n_ancestors; i++)
 		if (!image_uuid_ok(m->ancestors[i]->uuid))
-			return image_bad(err, "%s has an ancestor without a uuid", FILE_NAME);
+			return image_bad(err, "%s has an ancestor without a uuid",
+					 IMAGE_MANIFEST_FILE);
 	return 0;
 }
 
@@ -144,11 +148,13 @@ static int check(const Image__Manifest *m, const uint8_t uuid[16], struct ckpt_e
 
 	image_uuid_text(uuid, text);
 	if (strcmp(m->uuid, text) != 0)
-		return image_bad(err, "%s has two different uuids", FILE_NAME);
+		return image_bad(err, "%s has two different uuids", IMAGE_MANIFEST_FILE);
 	if (m->root_pid < 0)
-		return image_bad(err, "%s has a bad root pid: %d", FILE_NAME, m->root_pid);
+		return image_bad(err, "%s has a bad root pid: %d", IMAGE_MANIFEST_FILE,
+				 m->root_pid);
 	if (m->n_files > IMAGE_FILES_MAX)
-		return image_bad(err, "%s lists more than %u files", FILE_NAME, IMAGE_FILES_MAX);
+		return image_bad(err, "%s lists more than %u files", IMAGE_MANIFEST_FILE,
+				 IMAGE_FILES_MAX);
 	for (size_t i = 0; r == 0 && i < m->n_files; i++)
 		r = check_file(m->files[i], err);
 	if (r == 0)
@@ -162,12 +168,13 @@ static int check(const Image__Manifest *m, const uint8_t uuid[16], struct ckpt_e
 	return r;
 }
 
-int image_manifest_read(int dir, Image__Manifest **out, uint8_t uuid[16], struct ckpt_error *err)
+int image_manifest_read(int dir, const char *name, Image__Manifest **out, uint8_t uuid[16],
+			struct ckpt_error *err)
 {
 	IMAGE_AUTO_MANIFEST Image__Manifest *m = NULL;
 	CKPT_AUTO_FREE uint8_t *buf = NULL;
 	size_t len;
-	int r = image_file_slurp(dir, FILE_NAME, MANIFEST_MAX, &buf, &len, err);
+	int r = image_file_slurp(dir, name, MANIFEST_MAX, &buf, &len, err);
 
 	if (r == 0)
 		r = decode(buf, len, &m, uuid, err);

@@ -228,7 +228,7 @@ static int open_reader(struct image_reader *r, const char *dir, struct ckpt_erro
 	if (r->dir < 0)
 		return ckpt_fail_as(err, CKPT_EXIT_IMAGE, errno, "%s cannot be opened: %s", dir,
 				    ckpt_errno_name(errno));
-	ret = image_manifest_read(r->dir, &r->manifest, r->uuid, err);
+	ret = image_manifest_read(r->dir, IMAGE_MANIFEST_FILE, &r->manifest, r->uuid, err);
 	if (ret == -ENOENT)
 		return ckpt_fail_as(err, CKPT_EXIT_IMAGE, ENOENT,
 				    "%s is not an image: there is no manifest.img", dir);

@@ -28,11 +28,11 @@ static int look_for_image(struct image_writer *w, bool force, Image__Manifest **
 	uint8_t uuid[16];
 	int r;
 
-	if (!force && faccessat(w->dir, "manifest.img", F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
+	if (!force && faccessat(w->dir, IMAGE_MANIFEST_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
 		ckpt_fail(err, EEXIST, "%s already holds an image", w->path);
 		return ckpt_hint(err, "--force replaces it once the new one is complete");
 	}
-	r = image_manifest_read(w->dir, old, uuid, &why);
+	r = image_manifest_read(w->dir, IMAGE_MANIFEST_FILE, old, uuid, &why);
 	if (r == -ENOENT)
 		return 0;
 	if (r < 0) {

@@ -27,7 +27,9 @@ struct image_writer {
 /* Open or make the directory, check that nobody else can write to it, lock it. */
 int image_directory_open(const char *path, bool *made, int *fd, struct ckpt_error *err);
 /* Sync it, and where it was made, its parent. */
-int image_directory_sync(int dir, bool made, const char *path, struct ckpt_error *err);
+int image_directory_sync(int dir, const char *path, struct ckpt_error *err);
+/* Its own entry; `made`: by us, so that we may. */
+int image_directory_sync_entry(int dir, bool made, const char *path, struct ckpt_error *err);
 
 /* Start a data file: into the journal, then onto the disk. */
 int image_writer_file(struct image_writer *w, Image__File__Kind kind, const char *owner,
