@@ -120,9 +120,11 @@ static int run_step(struct ckpt_run *run, const struct graph_node *n, struct ckp
 	 * A step may hand up what ckpt_refuse() returned: its blocker is on the
 	 * list, and others are still to be found before the next milestone.
 	 */
-	if (r == -ECANCELED && run->result->n_blockers)
-		return 0;
-	return r < 0 ? ckpt_wrap(err, "%s", n->plugin->name) : 0;
+	if (r < 0 && (r != -ECANCELED || !run->result->n_blockers))
+		return ckpt_wrap(err, "%s", n->plugin->name);
+	/* what it tried, and can do without, is no error of the run's */
+	*err = (struct ckpt_error){ 0 };
+	return 0;
 }
 
 static int run_milestone(struct ckpt_run *run, const char *name,

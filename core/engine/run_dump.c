@@ -119,12 +119,25 @@ static int check_essential(struct ckpt_run *run, struct ckpt_error *err)
 	return ckpt_hint(err, "see: ckpt plugins; --plugin-path says where plugins are");
 }
 
+/* pid_namespaces(7): from inside it gets only signals that it handles. */
+static int check_init(const struct ckpt_dump_args *a, struct ckpt_error *err)
+{
+	if (a->after != CKPT_AFTER_KILL || a->pid != 1)
+		return 0;
+	ckpt_fail_as(err, CKPT_EXIT_REFUSED, EPERM,
+		     "process 1 is the init of ckpt's own pid namespace, which cannot be killed "
+		     "from inside");
+	return ckpt_hint(err, "run ckpt outside of that namespace, or --leave-running");
+}
+
 static int dump(struct ckpt_run *run, struct ckpt_error *err)
 {
 	const struct ckpt_dump_args *a = run->arg;
 	const struct graph *g;
 	int r = check_essential(run, err);
 
+	if (!r)
+		r = check_init(a, err);
 	if (!r)
 		r = engine_graph(run->ctx, CKPT_DUMP, &g, err);
 	if (r < 0 && run->result->n_blockers)

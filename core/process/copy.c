@@ -120,6 +120,17 @@ void copy_drop_memory(const struct ckpt_copies_memory *m)
 		munmap((void *)(uintptr_t)m->start, m->end - m->start);
 }
 
+#define ENTERED_NAP_MS 100
+
+/*
+ * Somebody may have come in from outside, a ckpt that has saved and killed the tree for one: our
+ * end would be his. He is no child of ours, so nothing tells of his end.
+ */
+static bool is_alone(void)
+{
+	return kill(-1, 0) && errno == ESRCH;
+}
+
 /* All that are dead. -ECHILD: nobody is left. */
 static int reap_all(pid_t eldest, int *status)
 {
@@ -197,7 +208,7 @@ static __attribute__((noreturn)) void reap_on(const struct copy_shared *shared, 
 					      pid_t restore)
 {
 	struct pollfd p[2] = { { .events = POLLIN }, { .events = POLLIN } };
-	int keep[2] = { parent_pidfd, -1 }, status = 0;
+	int keep[2] = { parent_pidfd, -1 }, status = 0, r;
 	sigset_t all;
 
 	sigfillset(&all);
@@ -208,10 +219,10 @@ static __attribute__((noreturn)) void reap_on(const struct copy_shared *shared, 
 		_exit(1);
 	p[0].fd = keep[0];
 	p[1].fd = keep[1];
-	while (reap_all(restore, &status) != -ECHILD) {
+	while ((r = reap_all(restore, &status)) != -ECHILD || !is_alone()) {
 		struct signalfd_siginfo si;
 
-		if (poll(p, 2, -1) < 0)
+		if (poll(p, 2, r == -ECHILD ? ENTERED_NAP_MS : -1) < 0)
 			_exit(1);
 		while (read(keep[1], &si, sizeof(si)) > 0)
 			;

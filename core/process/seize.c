@@ -477,37 +477,67 @@ static int take_tree(struct proc_set *ps, struct execing *x, pid_t root, struct 
 	return r;
 }
 
+static int no_process(pid_t root, struct ckpt_error *err)
+{
+	ckpt_fail_as(err, CKPT_EXIT_FAILED, ESRCH, "there is no process %d", (int)root);
+	return ckpt_hint(err, "pids are those of the pid namespace that ckpt runs in");
+}
+
+/* The beginning of it, which has what is asked for. */
+static bool read_of(pid_t pid, const char *file, char text[1024])
+{
+	CKPT_AUTO_FD int fd = -1;
+	char path[32];
+	ssize_t n;
+
+	snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, file);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	n = fd < 0 ? -1 : read(fd, text, 1023);
+	if (n <= 0)
+		return false;
+	text[n] = '\0';
+	return true;
+}
+
+/* /proc shows a thread as if it were a process. */
+static int check_leader(pid_t root, struct ckpt_error *err)
+{
+	char text[1024], tgid[16];
+
+	if (root <= 0 || !read_of(root, "status", text) ||
+	    ckpt_proc_field(text, "Tgid", tgid, sizeof(tgid)))
+		return no_process(root, err);
+	if (atoi(tgid) == root)
+		return 0;
+	ckpt_fail_as(err, CKPT_EXIT_USAGE, EINVAL, "%d is a thread of process %s", (int)root, tgid);
+	return ckpt_hint(err, "-t %s", tgid);
+}
+
+static bool parent_of(pid_t pid, pid_t *parent)
+{
+	char stat[1024];
+	int64_t n;
+
+	if (!read_of(pid, "stat", stat) || ckpt_proc_stat_field(stat, 4, &n))
+		return false;
+	*parent = (pid_t)n;
+	return true;
+}
+
 static int check_root(pid_t root, struct ckpt_error *err)
 {
-	char path[32];
+	pid_t p = getpid();
+	int r = check_leader(root, err);
 
-	snprintf(path, sizeof(path), "/proc/%d/stat", (int)root);
-	if (root <= 0 || access(path, F_OK)) {
-		ckpt_fail_as(err, CKPT_EXIT_FAILED, ESRCH, "there is no process %d", (int)root);
-		return ckpt_hint(err, "pids are those of the pid namespace that ckpt runs in");
-	}
-	for (pid_t p = getpid(); p > 1;) {
-		CKPT_AUTO_FD int fd = -1;
-		char buf[512];
-		int64_t parent;
-		ssize_t n;
-
-		if (p == root) {
-			ckpt_fail_as(err, CKPT_EXIT_REFUSED, EINVAL,
-				     "process %d is ckpt itself or one of its ancestors",
-				     (int)root);
-			return ckpt_hint(err, "run ckpt from outside the tree");
-		}
-		snprintf(path, sizeof(path), "/proc/%d/stat", (int)p);
-		fd = open(path, O_RDONLY | O_CLOEXEC);
-		n = fd < 0 ? -1 : read(fd, buf, sizeof(buf) - 1);
-		if (n <= 0)
-			break;
-		buf[n] = '\0';
-		if (ckpt_proc_stat_field(buf, 4, &parent))
-			break;
-		p = (pid_t)parent;
-	}
+	if (r)
+		return r;
+	do {
+		if (p != root)
+			continue;
+		ckpt_fail_as(err, CKPT_EXIT_REFUSED, EINVAL,
+			     "process %d is ckpt itself or one of its ancestors", (int)root);
+		return ckpt_hint(err, "run ckpt from outside the tree");
+	} while (parent_of(p, &p) && p > 0);
 	return 0;
 }
 

@@ -232,12 +232,9 @@ struct task_node *set_add(struct proc_set *ps, pid_t pid, struct ckpt_task *pare
 	t->pub.parent = parent;
 	t->pub.procfd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	t->pub.pidfd = t->pub.procfd < 0 ? -1 : (int)syscall(SYS_pidfd_open, pid, 0);
-	if (t->pub.procfd < 0) {
+	if (t->pub.pidfd < 0)
 		ckpt_fail_sys(err, errno == ENOENT ? ESRCH : errno, "process %d", (int)pid);
-		task_free(t);
-		return NULL;
-	}
-	if (read_identity(t, err)) {
+	if (t->pub.pidfd < 0 || read_identity(t, err)) {
 		task_free(t);
 		return NULL;
 	}

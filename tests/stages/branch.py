@@ -148,6 +148,11 @@ def lineage(context, test):
     command(test, "nsenter", "-a", "-t", copy.root, "--", ckpt.binary, "dump", "-t", victim.pid,
             "-D", of_copy, "--leave-running")
     expect(forebears(of_copy) == [(told(first)["uuid"], 2, True)], f"of a copy: {forebears(of_copy)}")
+    # the copy ends with its tree, and not before the ckpt that kills it
+    command(test, "nsenter", "-a", "-t", copy.root, "--", ckpt.binary, "dump", "-t", victim.pid,
+            "-D", of_copy, "--force")
+    proc.wait_gone([copy.first])
+    expect(len(forebears(of_copy)) == 2, f"of a killed copy: {forebears(of_copy)}")
     pids = proc.tree(victim.pid)
     ckpt.dump(test, victim.pid, killed_by)
     proc.wait_gone(pids)

@@ -2,6 +2,7 @@
 """The command line as a contract: exit codes, JSON with a schema, suggestions, configuration, profiles."""
 import os
 import subprocess
+import sys
 
 from lib import ckpt as codes
 from lib import inventory, proc
@@ -203,9 +204,44 @@ def no_room(context, test):
     victim.check("refused")
 
 
+def wrong_roots(context, test):
+    """An ancestor up to pid 1, a thread, an init that cannot be killed: named before anything is stopped."""
+    binary, image = context.ckpt().binary, test.dir / "image"
+    inside = ["unshare", "-pf", "--mount-proc", "--"]
+    code, _, err = run_command([*inside, "sh", "-c", f"{binary} dump -t 1 -D {image} -R; exit $?"])
+    expect(code == codes.REFUSED and "ancestors" in err, f"pid 1 is taken: {code} {err}")
+    with subprocess.Popen(["unshare", "-pfm", "--mount-proc", "--kill-child", "sleep", "inf"]) as container:
+        test.cleanup(container.kill)
+        def init():
+            return proc.read(f"/proc/{container.pid}/task/{container.pid}/children").strip()
+
+        proc.wait_until("no container", lambda: proc.read(f"/proc/{init()}/comm") == "sleep\n")
+        # a child of nobody's in there, as of docker exec
+        code, _, err = run_command(["nsenter", "-p", "-m", "-t", init(), binary, "dump", "-t", "1", "-D",
+                                    str(image)])
+        container.kill()
+    expect(code == codes.REFUSED and "cannot be killed" in err, f"an init: {code} {err}")
+    victim = Victim(test, context.scenario("threads"))
+    [thread, *_] = [tid for tid in os.listdir(f"/proc/{victim.pid}/task") if int(tid) != victim.pid]
+    run = context.ckpt().run(test, "dump", "-t", thread, "-D", image, code=codes.USAGE)
+    expect(f"-t {victim.pid}" in run.err, f"a thread: {run.err}")
+    expect(not image.exists(), "a directory was made")
+
+
+def host_name(context, test):
+    """Whatever bytes the machine's name has, the image can be read."""
+    victim, image = Victim(test, context.scenario("mem-basic")), test.dir / "image"
+    script = r"import os, socket, sys; socket.sethostname(b'caf\xe9\7'); os.execv(sys.argv[1], sys.argv[1:])"
+    code, _, err = run_command(["unshare", "-u", "--", sys.executable, "-c", script, context.ckpt().binary,
+                                "dump", "-t", str(victim.pid), "-D", str(image), "-R", "--allow-loss",
+                                "ns.shared-outside"])
+    expect(code == codes.OK, f"it ended with {code}: {err}")
+    expect("caf??" in context.ckpt().run(test, "show", image).out, "the name is not shown")
+
+
 def tests(context):
     """See the functions."""
     for function in (usage, helps, machine_readable, graphs, configuration, strict, log_file, leave_stopped,
-                     dry_runs, stats, unwritten, no_room, unprivileged):
+                     dry_runs, stats, unwritten, no_room, wrong_roots, host_name, unprivileged):
         name = function.__name__.replace("_", "-")
         yield f"cli/{name}", lambda test, function=function: function(context, test)
