@@ -26,6 +26,7 @@
 
 struct member {
 	int ready, end; /* ends of pipes: it says that it is there; it waits for its end */
+	pid_t parent;
 	int64_t r;
 };
 
@@ -40,6 +41,9 @@ static SPAWN_CHILD void be_member(void *arg)
 	char c = 0;
 
 	sys6(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0, 0);
+	/* it may have died before */
+	if (sys6(SYS_getppid, 0, 0, 0, 0, 0, 0) != m->parent)
+		sys6(SYS_exit_group, 0, 0, 0, 0, 0, 0);
 	m->r = sys6(SYS_unshare, CLONE_NEWUSER, 0, 0, 0, 0, 0);
 	sys6(SYS_write, m->ready, (int64_t)(uintptr_t)&c, 1, 0, 0, 0);
 	sys6(SYS_read, m->end, (int64_t)(uintptr_t)&c, 1, 0, 0, 0);
@@ -90,7 +94,7 @@ static int make_user(void *arg, struct ckpt_error *err)
 	struct clone_args args = { .flags = CLONE_FILES, .exit_signal = SIGCHLD };
 	CKPT_AUTO_FD int ready = -1, ready_w = -1, end = -1, end_w = -1;
 	CKPT_AUTO_FREE void *stack = malloc(SPAWN_STACK);
-	struct member m = { 0 };
+	struct member m = { .parent = getpid() };
 	int pipes[4], r;
 	pid_t pid;
 	char c = 0;

@@ -81,6 +81,8 @@ static SPAWN_CHILD void become_stub(void *arg)
 	int64_t stub = -1, kept[2] = { -1, -1 };
 	char c;
 
+	/* or a ckpt that is killed before it seizes us would leave us waiting for ever */
+	sys3(SYS_close, b->go[1], 0, 0);
 	for (int sig = 1; sig < 65; sig++)
 		sys6(SYS_rt_sigaction, sig, (int64_t)(uintptr_t)none, 0, 8, 0, 0);
 	sys6(SYS_rt_sigprocmask, SIG_SETMASK, (int64_t)(uintptr_t)none, 0, 8, 0, 0);

@@ -365,12 +365,12 @@ def complete(kind, context, test, scenario, most):
     return counts, harms
 
 
-def named(kind, context, test, scenario, call, error, most=None, last=None):
-    """Every call of one name, one after the other; or `most` of them, evenly over the run; or the `last`."""
+def named(kind, context, test, scenario, call, error, most=None, where=slice(None)):
+    """Every call of one name, one after the other; or `most` of them, evenly over the run; or some."""
     faults = kind(context, test, scenario)
     made = faults.calls.count(call)
     expect(made, f"nothing calls {call}")
-    numbers = range(max(1, made - last + 1), made + 1) if last else positions(made, most or made)
+    numbers = positions(made, most or made)[where]
     for number in numbers:
         faults.fault(number, error, call)
     return f"{len(numbers)} of {made} times {call}"

@@ -23,7 +23,10 @@ def tests(context):
                                                               "sendto", 0, wanted)
     # while the tasks are let go, or killed, one after the other
     yield "kill/last/restore", lambda test: faulting.named(faulting.EndedRestore, context, test, "mnt-user",
-                                                           "ptrace", 0, last=16)
+                                                           "ptrace", 0, where=slice(-16, None))
+    # and before the first has a tracer
+    yield "kill/first/restore", lambda test: faulting.named(faulting.EndedRestore, context, test, "mnt-user",
+                                                            "ptrace", 0, where=slice(4))
     yield "kill/last/dump", lambda test: faulting.named(faulting.EndedDump, context, test, "mnt-user",
                                                         "pidfd_send_signal", 0)
     # namespaces and mounts of the tree; a terminal whose bytes are taken out and put back
