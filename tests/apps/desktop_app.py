@@ -60,6 +60,14 @@ class Desktop:
         self.checks += 1
         self.until(f"{when}: no X server", self.answers)
 
+    def tell(self):
+        """Gives the X server something that only this copy knows."""
+        self.inside("xprop", "-root", "-f", "CKPT_COPY", "8s", "-set", "CKPT_COPY", str(self.number))
+
+    def told(self):
+        """What it was given."""
+        return self.inside("xprop", "-root", "CKPT_COPY").rpartition("= ")[2].strip('"\n')
+
     @staticmethod
     def first_process(outer):
         """Whoever is number 1 in there, once it has moved into its root."""
@@ -306,7 +314,11 @@ class Chromium(Desktop):
 
 
 class Busy:
-    """A desktop with more to do while nobody looks: session.sh does it until there is a file `quiet`."""
+    """A desktop with more to do while nobody looks: session.sh does it while there is no file `quiet`."""
+
+    def settle(self):
+        super().settle()
+        self.inside("rm", "/home/quiet")
 
     def check(self, when):
         """At rest everything is as it is without, and more was done than at the last rest."""
@@ -319,22 +331,12 @@ class Busy:
         self.until(f"{when}: nothing is done", lambda: int(self.home("count") or 0) > int(before))
 
 
-class Browsing(Busy, Chromium):
-    """Tabs come and go, and somebody types."""
-
-    program = "browsing"
-
-
-class Building(Busy, Terminals):
-    """A compiler is called again and again."""
-
-    program = "building"
-
-
 class Code(Chromium):
     """VS Code: its server, extension host, language servers and a terminal, in a window of Chromium's."""
 
     program = "code"
+    # what its terminal's loop does
+    work = "sleep 0.2"
 
     def __init__(self, test, source):
         if not os.path.exists(CODE):
@@ -350,23 +352,37 @@ class Code(Chromium):
         number = self.window("code-server")
         self.inside("xdotool", "windowactivate", "--sync", number, "key", *keys)
 
+    def focus(self, name):
+        """Does what is typed go to such an element? It is there before it gets that."""
+        return name in (self.evaluate(":8080", "document.activeElement.className") or "")
+
     def write(self, text):
         """Where its cursor is."""
         self.keys("code-server", text)
 
     def settle(self):
-        self.until("no workbench", lambda: self.shows(".explorer-folders-view .monaco-list-row"))
+        self.loaded = time.monotonic()
+        self.until("no workbench", self.is_open, 3 * PATIENCE)
         # the project has one file
         self.press("ctrl+shift+e", "Home", "Return")
         self.until("no editor", lambda: self.shows('[data-uri$="a.js"] .view-line'))
-        self.terminal("n=0; while sleep 0.2; do n=$((n+1)); echo $n >~/loop; done")
+        self.terminal(f"n=0; while {self.work}; do n=$((n+1)); echo $n >~/loop; done")
         self.until("no terminal", lambda: self.home("loop"))
+
+    def is_open(self):
+        """The project shows. As with other pages, what was not loaded is asked for again."""
+        there = self.shows(".explorer-folders-view .monaco-list-row")
+        if not there and time.monotonic() > self.loaded + PATIENCE:
+            self.loaded = time.monotonic()
+            self.evaluate(":8080", "location = 'http://127.0.0.1:8080/?folder=/home/project'")
+        return there
 
     def terminal(self, command):
         """A new one, in which a command runs."""
         there = self.shows(".terminal-wrapper")
         self.press("ctrl+shift+grave")
-        self.until("no new terminal", lambda: self.shows(".terminal-wrapper") > there)
+        self.until("no new terminal", lambda: self.shows(".terminal-wrapper") > there and
+                   self.focus("xterm"))
         self.write(command + "\n")
 
     def answers(self):
@@ -377,12 +393,17 @@ class Code(Chromium):
         self.checks += 1
         before, text = self.home("loop"), f"check {self.checks} of {self.number}"
         self.until(f"{when}: the loop stands", lambda: self.home("loop") not in ("", before))
-        self.press("ctrl+1", "ctrl+End")
+        self.press("ctrl+1")
+        self.until(f"{when}: the editor has no focus", lambda: self.shows(".monaco-editor.focused"))
+        self.press("ctrl+End")
         self.write(f"// {text}\n")
         self.press("ctrl+s")
         self.until(f"{when}: the editor does not save", lambda: text in self.home("project/a.js"))
+        there = self.shows(".terminal-wrapper")
         self.terminal(f"echo {text} >~/terminal; exit")
         self.until(f"{when}: no new terminal", lambda: self.home("terminal") == text + "\n")
+        # the one that ends gives the keyboard to another, which a next check would lose then
+        self.until(f"{when}: the terminal does not end", lambda: self.shows(".terminal-wrapper") == there)
         expect(not self.shows(".monaco-dialog-box"), f"{when}: a connection was lost")
 
     def tell(self):
@@ -392,11 +413,11 @@ class Code(Chromium):
         return re.findall(r"// check \d+ of (\d+)", self.home("project/a.js"))[-1]
 
 
-class Session(Terminals, Chromium):
-    """Terminals and a browser."""
+class Session(Terminals, Code):
+    """Terminals, a browser, and VS Code in another window of that."""
 
     program = "session"
-    parts = (Terminals, Chromium)
+    parts = (Terminals, Chromium, Code)
 
     def settle(self):
         for part in self.parts:
@@ -421,5 +442,38 @@ class Session(Terminals, Chromium):
         return told.pop() if len(told) == 1 else str(told)
 
 
-DESKTOPS = {"x": Desktop, "terminals": Terminals, "building": Building, "chromium": Chromium,
-            "browsing": Browsing, "code": Code, "session": Session}
+class Opening(Busy, Desktop):
+    """Windows come and go."""
+
+    program = "opening"
+
+
+class Building(Busy, Terminals):
+    """A compiler is called again and again."""
+
+    program = "building"
+
+
+class Browsing(Busy, Chromium):
+    """Tabs come and go, and somebody types."""
+
+    program = "browsing"
+
+
+class Coding(Busy, Code):
+    """A build without end in its terminal, and somebody types into the editor."""
+
+    program = "coding"
+    work = "cc -o hello ../hello.c"
+
+
+class Working(Busy, Session):
+    """All of that at the same time."""
+
+    program = "working"
+    work = Coding.work
+
+
+DESKTOPS = {"x": Desktop, "opening": Opening, "terminals": Terminals, "building": Building,
+            "chromium": Chromium, "browsing": Browsing, "code": Code, "coding": Coding,
+            "session": Session, "working": Working}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Real programs: each saved, killed, restored and checked five times in a row, and each left running."""
+import re
 import shutil
 from concurrent import futures
 
@@ -10,6 +11,7 @@ from apps.redis_app import Redis
 from apps.services import Service
 from apps.tmux_app import Tmux
 from lib import proc, roundtrip
+from lib.context import command
 from lib.report import expect
 from lib.victim import Victim
 from stages.scenario import directives, settings
@@ -23,6 +25,8 @@ MORE = {"node": (r"^\d+ maps ",)}
 
 # desktops that are not too large for every run
 ALWAYS = ("terminals", "chromium")
+# how many copies; four of the others
+COPIES = {"session": 2, "working": 2}
 
 # each in a container of its own
 SERVICES = ("redis", "postgres", "nginx", "node", "tmux")
@@ -87,19 +91,45 @@ def ended(context, test, victim, name):
     return image
 
 
-def branched(context, test, victim, image, number):
-    """Its copies, each with a home directory of its own, and all that works checked in all at once; what
-    one is told, no other knows."""
+def copies_of(context, test, victim, image, number):
+    """Each with a home directory of its own."""
     prefix = test.dir / "pid"
     context.ckpt().run(test, "branch", "-D", image, "--copies", number, "--layer", victim.dir / "home",
                        "--pidfiles", prefix)
-    copies = [victim.copied(int(proc.read(f"{prefix}.{i}")), i) for i in range(1, number + 1)]
+    return [victim.copied(int(proc.read(f"{prefix}.{i}")), i) for i in range(1, number + 1)]
+
+
+def branched(context, test, victim, image, number):
+    """Its copies, and all that works checked in all at once; what one is told, no other knows."""
+    copies = copies_of(context, test, victim, image, number)
     with futures.ThreadPoolExecutor(number) as pool:
         list(pool.map(lambda one: one.check(f"copy {one.number}"), copies))
     for one in copies:
         one.tell()
     told = [one.told() for one in copies]
     expect(told == [str(one.number) for one in copies], f"the copies were told {told}")
+
+
+def generations(context, test, start, number):
+    """A copy that is saved by a ckpt in its namespaces and brought back beside its layer, again and again."""
+    victim = start(test, context.source)
+    victim.check("built")
+    image = ended(context, test, victim, "image")
+    victim = copies_of(context, test, victim, image, 1)[0]
+    victim.check("copy")
+    first = int(proc.stat_fields(victim.pid)[1][1])
+    test.cleanup(proc.kill_tree, first)
+    inside = ("/usr/bin/nsenter", "-a", "-t", first, "--", context.ckpt().binary)
+    for generation in range(number):
+        image, pids = test.dir / f"generation{generation}", proc.tree(victim.pid)
+        # as the copy's first process knows it
+        pid = re.search(r"^NSpid:.*\t(\d+)\t\d+$", proc.read(f"/proc/{victim.pid}/status"),
+                        re.MULTILINE).group(1)
+        command(test, *inside, "dump", "-t", pid, "-D", image, *victim.dump_options)
+        proc.wait_gone(pids, 60)
+        command(test, *inside, "restore", "-D", image, "-d")
+        victim.pid = proc.tree(first)[1]
+        victim.check(f"generation {generation}")
 
 
 def tests(context):
@@ -116,8 +146,16 @@ def tests(context):
     for name, start in DESKTOPS.items():
         if context.apps or name in ALWAYS:
             count = 10 if context.apps and not context.quick else 1
-            yield (f"apps/{name}/{count}-rounds-4-copies",
-                   lambda test, start=start, count=count: desktop(context, test, start, count, 4))
+            copies = COPIES.get(name, 4)
+            yield (f"apps/{name}/{count}-rounds-{copies}-copies",
+                   lambda test, start=start, count=count, copies=copies: desktop(
+                       context, test, start, count, copies))
+    if context.apps:
+        for name in ALWAYS:
+            yield (f"apps/{name}/8-copies",
+                   lambda test, name=name: desktop(context, test, DESKTOPS[name], 0, 8))
+            yield (f"apps/{name}/3-generations",
+                   lambda test, name=name: generations(context, test, DESKTOPS[name], 3))
     for name in SERVICES:
         yield (f"apps/{name}-in-a-container/{rounds}-rounds",
                lambda test, name=name: service(context, test, name, rounds))

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # The session of the container's user: bus, X server, window manager, web server, and one program.
-#	session.sh x|term|building|chromium|browsing|code|session
+#	session.sh x|term|chromium|code|session, or with more to do: opening|building|browsing|coding|working
 set -u
 cd "$HOME" || exit 1
 export DBUS_SESSION_BUS_ADDRESS=unix:path=$XDG_RUNTIME_DIR/bus
@@ -22,6 +22,9 @@ dbus-daemon --session --nofork --nopidfile --nosyslog --address="$DBUS_SESSION_B
 Xvfb "$DISPLAY" -screen 0 1280x900x24 -nolisten tcp -ac -noreset &
 until_true xdpyinfo
 openbox &
+
+printf 'int main(void) { return 0; }\n' >hello.c
+echo begin >quiet
 
 x() {
 	:
@@ -62,6 +65,43 @@ chromium() {
 		'http://127.0.0.1:8000/page.html?p=a' &
 }
 
+code_server() {
+	local settings=$HOME/.local/share/code-server/User/settings.json
+
+	mkdir -p project "$(dirname "$settings")"
+	printf 'function f(x) { return x + 1 }\n' >project/a.js
+	cat >"$settings" <<-'EOF'
+		{"telemetry.telemetryLevel": "off", "workbench.startupEditor": "none", "update.mode": "none",
+		"security.workspace.trust.enabled": false, "extensions.autoCheckUpdates": false,
+		"typescript.disableAutomaticTypeAcquisition": true, "editor.autoClosingBrackets": "never",
+		"workbench.secondarySideBar.defaultVisibility": "hidden"}
+	EOF
+	# its two processes give each other ten seconds, which a crowded machine does not
+	until node /opt/ckpt-vscode/node_modules/code-server/out/node/entry.js --auth none --disable-telemetry \
+		--disable-update-check --bind-addr 127.0.0.1:8080 "$HOME/project"; do
+		:
+	done &
+	until_true answers 8080
+}
+
+workbench() {
+	browser --app="http://127.0.0.1:8080/?folder=$HOME/project" &
+}
+
+code() {
+	code_server
+	workbench
+}
+
+session() {
+	term
+	code_server
+	chromium
+	# a browser that does not answer a second one in time is killed by that
+	until_true answers 9222
+	workbench
+}
+
 # Does something again and again, and counts, until there is a file `quiet`; then until there is none.
 again() {
 	local n=0
@@ -76,10 +116,47 @@ again() {
 	done
 }
 
+# Gives a window the keyboard, and types. A window that comes in between may take the keyboard away, and
+# xdotool waits for it.
+types() {
+	local name=$1
+
+	shift
+	timeout 20 xdotool search --onlyvisible --name "$name" windowactivate --sync "$@"
+}
+
+open_window() {
+	xterm -e true
+}
+
+build() {
+	cc -o hello hello.c
+}
+
 browse() {
 	python3 /run/kit/ask.py open 'http://localhost:8000/page.html?p=new'
-	xdotool type --delay 5 'somebody types'
+	types 'lab page' type --delay 5 'somebody types'
 	python3 /run/kit/ask.py close 'p=new'
+}
+
+edit() {
+	types code-server key ctrl+1 key ctrl+End type --delay 5 $'// somebody types\n'
+}
+
+all_of_it() {
+	build &
+	browse
+	edit
+	wait $!
+}
+
+opening() {
+	again open_window &
+}
+
+building() {
+	term
+	again build &
 }
 
 browsing() {
@@ -87,36 +164,14 @@ browsing() {
 	again browse &
 }
 
-build() {
-	cc -o hello hello.c
+coding() {
+	code
+	again edit &
 }
 
-building() {
-	term
-	printf 'int main(void) { return 0; }\n' >hello.c
-	again build &
-}
-
-code() {
-	local settings=$HOME/.local/share/code-server/User/settings.json
-
-	mkdir -p project "$(dirname "$settings")"
-	printf 'function f(x) { return x + 1 }\n' >project/a.js
-	cat >"$settings" <<-'EOF'
-		{"telemetry.telemetryLevel": "off", "workbench.startupEditor": "none", "update.mode": "none",
-		"security.workspace.trust.enabled": false, "extensions.autoCheckUpdates": false,
-		"typescript.disableAutomaticTypeAcquisition": true, "editor.autoClosingBrackets": "never",
-		"workbench.secondarySideBar.defaultVisibility": "hidden"}
-	EOF
-	node /opt/ckpt-vscode/node_modules/code-server/out/node/entry.js --auth none --disable-telemetry \
-		--disable-update-check --bind-addr 127.0.0.1:8080 "$HOME/project" &
-	until_true answers 8080
-	browser --app="http://127.0.0.1:8080/?folder=$HOME/project" &
-}
-
-session() {
-	term
-	chromium
+working() {
+	session
+	again all_of_it &
 }
 
 "$1"
