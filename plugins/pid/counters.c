@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What a nested pid namespace counts with: the highest number that it gives out
- * (one for each namespace since Linux 6.14), and the number given out last. And
+ * (one for each namespace since Linux 6.14, not saved before), and the number given out last. And
  * whether memfds are executable there, which has nothing to do with numbers. The
  * files of /proc/sys act on the pid namespace of whoever uses them, so the
  * namespace's first process reads and writes them.
@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <sys/utsname.h>
 
 #include "pid.h"
 
@@ -35,6 +36,19 @@ static int add_read(struct ckpt_script *s, const char *path)
 static uint32_t number(const struct ckpt_script *s, int op)
 {
 	return (uint32_t)strtoul(ckpt_script_out(s, op, 1), NULL, 10);
+}
+
+/*
+ * Values do not tell: a new namespace starts with the highest limit there is, which is what
+ * systemd gives to the whole machine.
+ */
+static bool has_own_pid_max(void)
+{
+	unsigned major = 0, minor = 0;
+	struct utsname un;
+
+	return !uname(&un) && sscanf(un.release, "%u.%u", &major, &minor) == 2 &&
+	       (major > 6 || (major == 6 && minor >= 14));
 }
 
 struct answer {
@@ -122,7 +136,7 @@ int pid_collect_counters(struct ckpt_run *run, Ckpt__Pid__Namespace *rec, struct
 	ns->last = a.last;
 	if (ckpt_refuse_off(run, "counters", init,
 			    "pid_max, the next number and memfd_noexec of its namespace") == 1) {
-		rec->pid_max = a.max;
+		rec->pid_max = has_own_pid_max() ? a.max : 0;
 		rec->last_pid = a.last;
 		rec->memfd_noexec = a.noexec;
 	}
@@ -151,6 +165,18 @@ int pid_check_counters(const Ckpt__Pid__Namespace *rec, struct ckpt_error *err)
 				    rec->id, rec->pid_max, rec->last_pid,
 				    (int)rec->memfd_noexec - 1);
 	return 0;
+}
+
+/* One of another kernel: here writing it would change the whole machine. */
+void pid_plan_pid_max(struct ckpt_run *run, const Ckpt__Pid__Namespace *rec)
+{
+	const uint32_t own = own_pid_max();
+
+	if (!rec->pid_max || rec->pid_max == own || has_own_pid_max())
+		return;
+	ckpt_unmet(run, CKPT_EXIT_PRIVILEGE, "restore on Linux 6.14 or newer",
+		   "pid namespace %u had a pid_max of %u, and this kernel has one for all, %u",
+		   rec->id, rec->pid_max, own);
 }
 
 int pid_plan_noexec(struct ckpt_run *run, const Ckpt__Pid__Namespace *rec)
@@ -191,32 +217,14 @@ static int write_noexec(uint32_t value, struct ckpt_error *err)
 	return write_number(NOEXEC_FILE, value, err);
 }
 
-struct counters {
-	const Ckpt__Pid__Namespace *rec;
-	uint32_t machine; /* ckpt's own pid_max */
-};
-
 /* In the namespace. */
 static int write_counters(void *arg, struct ckpt_error *err)
 {
-	const struct counters *c = arg;
-	const Ckpt__Pid__Namespace *rec = c->rec;
-	uint32_t max = own_pid_max();
+	const Ckpt__Pid__Namespace *rec = arg;
 	int r = 0;
 
-	/*
-	 * A new namespace starts with the highest limit there is. One that shows
-	 * ours has none of its own, and writing would change the whole machine.
-	 */
-	if (rec->pid_max && rec->pid_max != max) {
-		if (max == c->machine)
-			return ckpt_fail(
-				err, EOPNOTSUPP,
-				"pid namespace %u had a pid_max of %u, and this kernel has "
-				"one pid_max for all (Linux 6.14 changed that)",
-				rec->id, rec->pid_max);
+	if (rec->pid_max && rec->pid_max != own_pid_max())
 		r = write_number(PID_MAX_FILE, rec->pid_max, err);
-	}
 	if (r == 0 && rec->memfd_noexec)
 		r = write_noexec(rec->memfd_noexec - 1, err);
 	if (r == 0 && rec->last_pid)
@@ -228,13 +236,12 @@ int pid_write_last(struct ckpt_run *run, const struct ckpt_ns *ns, uint32_t last
 		   struct ckpt_error *err)
 {
 	Ckpt__Pid__Namespace rec = CKPT__PID__NAMESPACE__INIT;
-	struct counters c = { &rec, 0 };
 	const struct ckpt_ns_place place = { .ns[CKPT_NS_PID] = ns };
 
 	rec.last_pid = last;
 	if (ns->own)
 		return write_number(LAST_FILE, last, err);
-	return ckpt_ns_run(run, &place, write_counters, &c, err);
+	return ckpt_ns_run(run, &place, write_counters, &rec, err);
 }
 
 /* After the last task and thread: each takes a number, and pid_max bounds set_tid. */
@@ -247,10 +254,10 @@ int pid_counters(struct ckpt_run *run, struct ckpt_error *err)
 	for (size_t i = p->n_ns; i-- > 1 && r == 0;) {
 		const struct ckpt_ns_place place = { .ns[CKPT_NS_PID] = p->nsfs[i] };
 		const int init = pid_plan_init(p, (uint32_t)i);
-		struct counters c = { p->ns[i], own_pid_max() };
 
 		if (init >= 0 && p->nodes[init].task && !p->nodes[init].task->zombie)
-			r = ckpt_ns_run(run, &place, write_counters, &c, err);
+			r = ckpt_ns_run(run, &place, write_counters, (void *)(uintptr_t)p->ns[i],
+					err);
 	}
 	return r;
 }

@@ -118,6 +118,8 @@ int pid_write_last(struct ckpt_run *run, const struct ckpt_ns *ns, uint32_t last
 int pid_check_counters(const Ckpt__Pid__Namespace *rec, struct ckpt_error *err);
 /* Can what memfds may be be had here? */
 int pid_plan_noexec(struct ckpt_run *run, const Ckpt__Pid__Namespace *rec);
+/* Or its pid_max? */
+void pid_plan_pid_max(struct ckpt_run *run, const Ckpt__Pid__Namespace *rec);
 
 /* ---- main threads that have ended (ended.c) ------------------------------------- */
 

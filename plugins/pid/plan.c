@@ -96,6 +96,7 @@ static int load_namespaces(struct ckpt_run *run, struct pid_plan *p, struct ckpt
 		if (pid_check_counters(r, err))
 			return -err->err;
 		pid_plan_noexec(run, r);
+		pid_plan_pid_max(run, r);
 		if (r->empty)
 			pid_empty_plan(run, p->nsfs[i]);
 	}
