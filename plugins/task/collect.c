@@ -381,8 +381,10 @@ static int one(struct ckpt_run *run, struct ckpt_thread *th, uint32_t index,
 static int put_saved(struct ckpt_run *run, struct ckpt_error *err)
 {
 	Ckpt__Task__Saved rec = CKPT__TASK__SAVED__INIT;
-	char *names[TASK_N_FEATURES];
+	char *names[TASK_N_FEATURES], label[TASK_LABEL_SIZE];
 
+	task_label_own(label, sizeof(label));
+	rec.label = label;
 	for (size_t i = 0; i < TASK_N_FEATURES; i++)
 		if (ckpt_feature_on(run, task_features[i].name))
 			names[rec.n_features++] = (char *)task_features[i].name;

@@ -86,6 +86,8 @@ static int load_saved(struct ckpt_run *run, struct task_state *st, struct ckpt_e
 			return TASK_BAD(err, "feature \"%.40s\" is unknown", s->features[i]);
 		st->saved |= 1ULL << f;
 	}
+	if (!ckpt_plan_only(run))
+		task_label_plan(run, s);
 	return 0;
 }
 

@@ -18,6 +18,7 @@ static const struct ckpt_record_type records[] = {
 
 /* What moves by itself in a tree that runs, or comes back in other words. */
 static const struct ckpt_field_rule rules[] = {
+	{ "Saved", "label", CKPT_EQ_VOLATILE },
 	{ "Thread", "registers", CKPT_EQ_VOLATILE },
 	{ "Thread", "xstate", CKPT_EQ_VOLATILE },
 	{ "Thread", "restarted", CKPT_EQ_VOLATILE },

@@ -106,6 +106,7 @@ int task_survey(struct ckpt_run *run, struct ckpt_error *err)
 			continue;
 		elf_class(run, t);
 		policies(run, t);
+		task_label_survey(run, t);
 		if (t->stopped)
 			task_want(run, TASK_STOPPED, t, "stopped by a signal");
 	}
