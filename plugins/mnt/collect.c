@@ -207,6 +207,7 @@ static int survey_mount(struct ckpt_run *run, const struct mnt_state *st, const 
 			   "ones",
 			   "allow the loss: it will not be locked, or not be there");
 	survey_content(run, st, m);
+	mnt_survey_memory(run, m);
 	survey_source(run, st, m);
 	return survey_propagation(run, st, m);
 }
@@ -322,8 +323,10 @@ static int put_mount(struct ckpt_run *run, const struct mnt_state *st, const str
 		rec.key = text(m->key);
 	if (m->path)
 		rec.host = text(m->path);
-	if (m->host)
+	if (m->host) {
 		rec.host_point = text(m->host->point);
+		rec.host_type = (char *)(uintptr_t)m->host->type;
+	}
 	rec.below = m->below;
 	return ckpt_record_put(run, MNT_REC_MOUNT, &rec.base, err);
 }

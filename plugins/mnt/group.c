@@ -15,6 +15,7 @@ struct groups {
 	struct mnt_made *made;
 	bool *done;  /* by mount */
 	int *hosts;  /* by mount: ckpt's own that it has its group from; -1 */
+	bool *lost;  /* by mount: that is another one by now */
 	uint32_t ns; /* where we are */
 	bool any;
 };
@@ -62,6 +63,10 @@ static int open_hosts(struct groups *g, struct ckpt_error *err)
 
 		if (g->done[i] || (!rec->host_peers && !rec->host_master))
 			continue;
+		/* a group is of one filesystem */
+		g->lost[i] = mnt_external_place(g->run, rec) != NULL;
+		if (g->lost[i])
+			continue;
 		g->hosts[i] = open_tree(AT_FDCWD, mnt_bytes(&rec->host_point, path, sizeof(path)),
 					OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
 		if (g->hosts[i] < 0)
@@ -77,6 +82,7 @@ static void groups_free(struct groups *g)
 			close(g->hosts[i]);
 	free(g->hosts);
 	free(g->done);
+	free(g->lost);
 }
 
 /* From which mount does it take what it has? *slave: it is to receive from that group only. */
@@ -92,7 +98,7 @@ static int source_of(const struct groups *g, size_t i, bool *slave, struct ckpt_
 		*slave = !rec->host_peers;
 		return g->hosts[i];
 	}
-	if (!rec->master)
+	if (!rec->master || rec->host_master)
 		return -1;
 	*slave = true;
 	at = member(g, rec->master);
@@ -113,6 +119,13 @@ static int join(struct groups *g, size_t i, struct ckpt_error *err)
 		return from;
 	if (from >= 0)
 		r = set(from, to, slave ? MS_SLAVE : 0, err);
+	/* what is there by now is private, shows less, or is of another filesystem */
+	if (r == -EINVAL && from == g->hosts[i]) {
+		*err = (struct ckpt_error){ 0 };
+		g->lost[i] = true;
+		from = -1;
+		r = 0;
+	}
 	if (r == 0 && rec->peers && (from < 0 || slave))
 		r = set(-1, to, MS_SHARED, err);
 	if (r == 0 && rec->unbindable)
@@ -202,16 +215,28 @@ static int join_all(struct groups *g, struct ckpt_error *err)
 
 int mnt_join_groups(struct ckpt_run *run, struct mnt_made *made, struct ckpt_error *err)
 {
-	__attribute__((cleanup(groups_free))) struct groups g = { run, made, NULL, NULL, 0, false };
+	__attribute__((cleanup(groups_free))) struct groups g = { .run = run, .made = made };
+	int r;
 
+	g.lost = calloc(made->n_mounts + 1, sizeof(*g.lost));
 	g.done = calloc(made->n_mounts + 1, sizeof(*g.done));
 	g.hosts = malloc((made->n_mounts + 1) * sizeof(*g.hosts));
-	if (!g.done || !g.hosts)
+	if (!g.done || !g.hosts || !g.lost)
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	for (size_t i = 0; i < made->n_mounts; i++) {
 		g.hosts[i] = -1;
 		/* out of reach below locked ones: what would arrive there nobody could see */
 		g.done[i] = made->mounts[i] < 0;
 	}
-	return join_all(&g, err);
+	r = join_all(&g, err);
+	for (size_t i = 0; r == 0 && i < made->n_mounts; i++)
+		if (g.lost[i])
+			ckpt_log(
+				run, CKPT_LOG_WARN,
+				"%.*s of namespace %u was in a group with a mount of ckpt's, which "
+				"is another one: it is %s",
+				(int)made->rec[i]->point.len,
+				(const char *)made->rec[i]->point.data, made->rec[i]->ns,
+				made->rec[i]->peers ? "shared anew" : "private");
+	return r;
 }

@@ -114,6 +114,13 @@ const char *mnt_external_place(struct ckpt_run *run, const Ckpt__Mnt__Mount *m);
 uint32_t mnt_hidden_by(const struct ckpt_mounts *all, const struct ckpt_mount *m, const char *path);
 bool mnt_path_below(const char *path, const char *top);
 
+/* host.c: a filesystem in memory that goes with the tree, though ckpt sees it too. */
+void mnt_survey_memory(struct ckpt_run *run, const struct mnt_mount *m);
+/* Has the user said that it is the tree's own? */
+bool mnt_is_named_own(const struct mnt_state *st, const struct ckpt_mount *m);
+/* restore: is what comes from outside still a mount of that kind? */
+int mnt_plan_host(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec, struct ckpt_error *err);
+
 /* Locks, owners and roots of the mounts of one namespace, in a private copy of it (look.c). */
 int mnt_look(struct ckpt_run *run, struct mnt_state *st, const struct ckpt_ns *ns,
 	     struct ckpt_error *err);

@@ -100,7 +100,7 @@ static int fs_of(struct mnt_state *st, struct mnt_mount *m, struct ckpt_error *e
 		.owner = ckpt_ns_own(st->run, CKPT_NS_USER)->id,
 		.probe = -1,
 	};
-	if (!m->key && !is_own(st, m->m))
+	if (!m->key && (!is_own(st, m->m) || mnt_is_named_own(st, m->m)))
 		fs->type = mnt_fstype(m->m->type);
 	/* a mount that the user has named stands alone */
 	if (m->key)

@@ -94,7 +94,7 @@ static int plan_external(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec, stru
 				  "put it there, or say where it is: -o mnt.external=POINT:/path",
 				  "%s is to come from %s: %s", point, place ? place : path,
 				  ckpt_errno_name(errno));
-	return 0;
+	return place ? 0 : mnt_plan_host(run, rec, err);
 }
 
 /* Its options are paths, so it is made where it is mounted: once, as a whole, in what is there. */

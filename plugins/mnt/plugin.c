@@ -10,6 +10,8 @@
 static const struct ckpt_option options[] = {
 	{ "external", CKPT_OPT_LIST, NULL, NULL, 0, 0,
 	  "dump: /path/in/tree[:KEY] comes from outside; restore: {KEY|/path/in/tree}:/host/path" },
+	{ "own", CKPT_OPT_LIST, NULL, NULL, 0, 0,
+	  "dump: what is at /path/in/tree is saved though ckpt has it mounted too" },
 	{ NULL, CKPT_OPT_BOOL, NULL, NULL, 0, 0, NULL },
 };
 

@@ -47,20 +47,68 @@ kill -9 $(cat "$2/pid")
 """
 
 
-def labelled(context, test):
-    """A label of a security module that ckpt has not got itself: refused, at the dump and at the restore."""
-    child = subprocess.Popen(["unshare", "-m", "sh", "-c", LABELLED, "sh", context.ckpt().binary, test.dir],
+# CKPT, DIR: two filesystems of "the machine", and what a tree has of them
+OUTSIDE = """cd /
+one="$2/one"; two="$2/two"; mkdir "$one" "$two" "$2/shm"
+mount -t tmpfs one "$one"; mount --make-shared "$one"; mount -t tmpfs two "$two"; mount --make-shared "$two"
+expect() { test $? = $1 || { echo "exit $?, not $1"; exit 1; }; }
+start() {
+    rm -f "$one/ready"
+    setsid unshare -m --propagation slave sh -c "$1; : > $one/ready; exec sleep 99999" < /dev/null > /dev/null 2>&1 &
+    until test -e "$one/ready"; do sleep 0.05; done
+}
+end() { pid=$(cat "$dir/pid"); kill -9 $pid; until test ! -e /proc/$pid; do sleep 0.05; done; }
+restore() { "$ckpt" restore -D "$dir/image" -d --pidfile "$dir/pid" "$@"; }
+ckpt=$1 dir=$2
+start :
+"$ckpt" dump -t $! -D "$dir/image"; expect 0
+# another filesystem, one that is private by now, none
+restore -o "mnt.external=$one:$two"; expect 0
+end
+mount --make-private "$one"
+restore; expect 0
+end
+umount "$one"
+restore; expect 1
+mount -t tmpfs one "$one"; mount --make-shared "$one"
+# as runtimes do: all of it, elsewhere
+start "mount --make-rprivate /; mount --bind $two $dir/shm; echo content > $dir/shm/file"
+"$ckpt" dump -t $! -D "$dir/image" --force; expect 3
+"$ckpt" dump -t $! -D "$dir/image" --force -o "mnt.own=$dir/shm"; expect 0
+rm "$two/file"; umount "$two"; mount -t tmpfs two "$two"
+restore; expect 0
+test "$(cat /proc/$(cat "$dir/pid")/root$dir/shm/file)" = content; expect 0
+end
+"""
+
+
+def script(context, test, text, *said):
+    """In a pid and a mount namespace; what it is to say is given as expressions."""
+    child = subprocess.Popen(["unshare", "-pfm", "--mount-proc", "sh", "-c", text, "sh", context.ckpt().binary, test.dir],
                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                              text=True, start_new_session=True, cwd="/")
     test.cleanup(proc.kill_tree, child.pid)
-    said, _ = child.communicate(timeout=120)
-    test.log(said)
-    expect(not child.returncode, said)
-    for text in (r'attr/current: "docker-default \(enforce\)"', 'the tasks had the label "docker-default'):
-        expect(re.search(text, said), f"nothing says {text!r}: {said}")
+    output, _ = child.communicate(timeout=120)
+    test.log(output)
+    expect(not child.returncode, output)
+    for pattern in said:
+        expect(re.search(pattern, output), f"nothing says {pattern!r}: {output}")
+
+
+def labelled(context, test):
+    """A label of a security module that ckpt has not got itself: refused, at the dump and at the restore."""
+    script(context, test, LABELLED, r'attr/current: "docker-default \(enforce\)"',
+           'the tasks had the label "docker-default')
+
+
+def outside(context, test):
+    """Places that lead elsewhere by now: groups that are none any more, filesystems that have gone."""
+    script(context, test, OUTSIDE, "was in a group with a mount of ckpt's", "where a tmpfs was mounted, and nothing",
+           "its files are in memory and not saved")
 
 
 def tests(context):
     """One for each."""
     yield "within/pid-max", lambda test: saved_within(context, test, "pid-counters")
     yield "within/label", lambda test: labelled(context, test)
+    yield "within/outside", lambda test: outside(context, test)
