@@ -2,6 +2,7 @@
 /* Settings of a group: which are known, reading, and writing those of a group that was just made.
  */
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/stat.h>
 
 #include "cgroup.h"
@@ -58,7 +59,7 @@ static const struct {
 	/* both */
 	{ "cpu.idle", false },
 	{ "pids.max", false },
-	{ "cgroup.subtree_control", true },
+	{ CGROUP_SUBTREE, true },
 };
 
 bool cgroup_attribute_known(const char *file)
@@ -114,24 +115,57 @@ static int write_one(int dir, const char *file, const char *value, size_t len,
 	return 0;
 }
 
+int cgroup_switch(int dir, char sign, const char *name)
+{
+	CKPT_AUTO_FD int fd = openat(dir, CGROUP_SUBTREE, O_WRONLY | O_CLOEXEC);
+
+	return fd < 0 || dprintf(fd, "%c%s", sign, name) < 0 ? -errno : 0;
+}
+
 /* "cpu memory" is written as "+cpu +memory". */
-static int enable(int dir, const char *file, const char *names, struct ckpt_error *err)
+static int enable(int dir, const char *names, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE char *copy = strdup(names);
 	char *save = NULL;
-	int r = 0;
 
 	if (!copy)
-		return ckpt_fail_sys(err, ENOMEM, "%s", file);
-	for (char *name = strtok_r(copy, " ", &save); name && r == 0;
-	     name = strtok_r(NULL, " ", &save)) {
-		CKPT_AUTO_FREE char *word = NULL;
+		return ckpt_fail_sys(err, ENOMEM, CGROUP_SUBTREE);
+	for (char *name = strtok_r(copy, " ", &save); name; name = strtok_r(NULL, " ", &save)) {
+		int r = cgroup_switch(dir, '+', name);
 
-		if (asprintf(&word, "+%s", name) < 0)
-			return ckpt_fail_sys(err, ENOMEM, "%s", file);
-		r = write_one(dir, file, word, strlen(word), err);
+		if (r < 0)
+			return ckpt_fail_sys(err, r, "+%s to " CGROUP_SUBTREE, name);
 	}
-	return r;
+	return 0;
+}
+
+bool cgroup_in_list(const char *list, char between, const char *word, size_t len)
+{
+	for (const char *p = list; p; p = strchr(p, between) ? strchr(p, between) + 1 : NULL)
+		if (!strncmp(p, word, len) && (!p[len] || p[len] == between || p[len] == '\n'))
+			return true;
+	return false;
+}
+
+/* A file is named after its controller: "memory.max". */
+char *cgroup_needs(const Ckpt__Cgroup__Group *rec)
+{
+	size_t size = 1;
+	char *names;
+
+	for (size_t i = 0; i < rec->n_attributes; i++)
+		size += strlen(rec->attributes[i]->file) + strlen(rec->attributes[i]->value) + 2;
+	names = calloc(1, size);
+	for (size_t i = 0; names && !*rec->hierarchy && i < rec->n_attributes; i++) {
+		const Ckpt__Cgroup__Attribute *a = rec->attributes[i];
+		const size_t len = strcspn(a->file, "."), at = strlen(names);
+
+		if (!strcmp(a->file, CGROUP_SUBTREE))
+			snprintf(names + at, size - at, "%s%s", at ? " " : "", a->value);
+		else if (*a->value && strncmp(a->file, "cgroup.", 7) != 0)
+			snprintf(names + at, size - at, "%s%.*s", at ? " " : "", (int)len, a->file);
+	}
+	return names;
 }
 
 /* Files with a line a device take one line at a time. */
@@ -148,24 +182,33 @@ static int write_lines(int dir, const char *file, const char *value, struct ckpt
 	return r;
 }
 
-int cgroup_attributes_write(int dir, const Ckpt__Cgroup__Group *rec, struct ckpt_error *err)
+static int write_owner(int dir, const Ckpt__Cgroup__Group *rec, struct ckpt_error *err)
 {
 	static const char *const files[] = { "cgroup.procs", "cgroup.threads", "tasks",
-					     "cgroup.subtree_control" };
+					     CGROUP_SUBTREE };
+
+	if (fchown(dir, rec->uid, rec->gid) || fchmod(dir, rec->mode & 07777))
+		return ckpt_fail_sys(err, errno, "its owner and mode");
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(files); i++)
+		if (fchownat(dir, files[i], rec->files_uid, rec->files_gid, 0) && errno != ENOENT)
+			return ckpt_fail_sys(err, errno, "owner of %s", files[i]);
+	return 0;
+}
+
+int cgroup_attributes_write(int dir, const Ckpt__Cgroup__Group *rec, bool late,
+			    struct ckpt_error *err)
+{
 	int r = 0;
 
 	for (size_t i = 0; i < rec->n_attributes && r == 0; i++) {
 		const Ckpt__Cgroup__Attribute *a = rec->attributes[i];
 
-		if (!strcmp(a->file, "cgroup.subtree_control"))
-			r = enable(dir, a->file, a->value, err);
+		if (late != (!*rec->hierarchy && strcmp(a->file, CGROUP_TYPE)))
+			continue;
+		if (!strcmp(a->file, CGROUP_SUBTREE))
+			r = enable(dir, a->value, err);
 		else
 			r = write_lines(dir, a->file, a->value, err);
 	}
-	if (r == 0 && (fchown(dir, rec->uid, rec->gid) || fchmod(dir, rec->mode & 07777)))
-		r = ckpt_fail_sys(err, errno, "its owner and mode");
-	for (size_t i = 0; i < CKPT_ARRAY_SIZE(files) && r == 0; i++)
-		if (fchownat(dir, files[i], rec->files_uid, rec->files_gid, 0) && errno != ENOENT)
-			r = ckpt_fail_sys(err, errno, "owner of %s", files[i]);
-	return r;
+	return r < 0 || late ? r : write_owner(dir, rec, err);
 }

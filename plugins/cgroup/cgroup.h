@@ -30,6 +30,13 @@ struct cgroup_group {
 struct cgroup_made {
 	size_t hierarchy;
 	const char *path; /* of the record */
+	const Ckpt__Cgroup__Group *rec;
+};
+
+/* restore: a controller that was switched on in a group that was here */
+struct cgroup_enabled {
+	size_t hierarchy;
+	char *path, *name;
 };
 
 struct cgroup_state {
@@ -40,6 +47,8 @@ struct cgroup_state {
 	size_t n_groups;
 	struct cgroup_made *made; /* restore: in this order */
 	size_t n_made;
+	struct cgroup_enabled *enabled;
+	size_t n_enabled;
 };
 
 /* The run's state, made on first use, with the machine's hierarchies; NULL on failure. */
@@ -86,9 +95,20 @@ int cgroup_attributes_read(int dir, bool all, bool threaded, struct cgroup_attri
 /* The file and the value of that. */
 #define CGROUP_TYPE	"cgroup.type"
 #define CGROUP_THREADED "threaded"
+#define CGROUP_SUBTREE	"cgroup.subtree_control"
 bool cgroup_attribute_known(const char *file);
-/* Give a group that was just made its settings. */
-int cgroup_attributes_write(int dir, const Ckpt__Cgroup__Group *rec, struct ckpt_error *err);
+/*
+ * Give a group that was just made its owner and settings. Those of version 2 come later, when
+ * nobody has to be in a group that has controllers for others: `late`.
+ */
+int cgroup_attributes_write(int dir, const Ckpt__Cgroup__Group *rec, bool late,
+			    struct ckpt_error *err);
+/* Write "+name" or "-name"; a negative errno. */
+int cgroup_switch(int dir, char sign, const char *name);
+/* The names of the controllers that a group's settings need in all groups above it, by a space. */
+char *cgroup_needs(const Ckpt__Cgroup__Group *rec);
+/* Is `word` in a list with that between its words? */
+bool cgroup_in_list(const char *list, char between, const char *word, size_t len);
 
 /* plan.c */
 int cgroup_plan(struct ckpt_run *run, struct ckpt_error *err);
@@ -102,6 +122,7 @@ const char *cgroup_target(struct ckpt_run *run, const struct cgroup_state *st,
 /* place.c */
 int cgroup_make(struct ckpt_run *run, struct ckpt_error *err);
 void cgroup_unmake(struct ckpt_run *run);
+int cgroup_settings(struct ckpt_run *run, struct ckpt_error *err);
 int cgroup_place(struct ckpt_run *run, struct ckpt_error *err);
 int cgroup_threads(struct ckpt_run *run, struct ckpt_error *err);
 /* Move a process (0: whoever writes) there by its file cgroup.procs, or a thread by `tasks`. */

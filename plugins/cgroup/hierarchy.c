@@ -84,15 +84,6 @@ int cgroup_hierarchy(const struct cgroup_state *st, const char *name)
 	return -ENOENT;
 }
 
-/* Is `word` one of a list with commas? */
-static bool in_list(const char *list, const char *word, size_t len)
-{
-	for (const char *p = list; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL)
-		if (!strncmp(p, word, len) && (!p[len] || p[len] == ',' || p[len] == '\n'))
-			return true;
-	return false;
-}
-
 /* mountinfo writes blanks of a path as \040 and so on. */
 static void unescape(char *s)
 {
@@ -122,7 +113,8 @@ static char *mounted_at(const struct cgroup_hierarchy *h, char *line)
 		return NULL;
 	*dash = 0;
 	options = strrchr(dash + 3, ' ');
-	if (*h->name && (!options || !in_list(options + 1, h->name, strcspn(h->name, ","))))
+	if (*h->name &&
+	    (!options || !cgroup_in_list(options + 1, ',', h->name, strcspn(h->name, ","))))
 		return NULL;
 	for (size_t i = 0; i < 5; i++) {
 		fields[i] = strtok_r(i ? NULL : line, " ", &save);

@@ -24,14 +24,14 @@ int cgroup_move(struct cgroup_state *st, size_t h, const char *path, const char 
 
 /* ---- making --------------------------------------------------------------------------- */
 
-static int note_made(struct cgroup_state *st, size_t h, const char *path)
+static int note_made(struct cgroup_state *st, size_t h, const Ckpt__Cgroup__Group *g)
 {
 	struct cgroup_made *more = realloc(st->made, (st->n_made + 1) * sizeof(*more));
 
 	if (!more)
 		return -ENOMEM;
 	st->made = more;
-	more[st->n_made++] = (struct cgroup_made){ h, path };
+	more[st->n_made++] = (struct cgroup_made){ h, g->path, g };
 	return 0;
 }
 
@@ -53,12 +53,12 @@ static int make(struct cgroup_state *st, const Ckpt__Cgroup__Group *g, struct ck
 		return errno == EEXIST ? 0
 				       : ckpt_fail_sys(err, errno, "making control group %s", name);
 	}
-	if (note_made(st, (size_t)h, path)) {
+	if (note_made(st, (size_t)h, g)) {
 		unlinkat(root, path + 1, AT_REMOVEDIR);
 		return ckpt_fail_sys(err, ENOMEM, "control groups");
 	}
 	dir = cgroup_open(st, (size_t)h, path, err);
-	r = dir < 0 ? dir : cgroup_attributes_write(dir, g, err);
+	r = dir < 0 ? dir : cgroup_attributes_write(dir, g, false, err);
 	return r < 0 ? ckpt_wrap(err, "making control group %s", name) : 0;
 }
 
@@ -111,6 +111,71 @@ int cgroup_make(struct ckpt_run *run, struct ckpt_error *err)
 	return r;
 }
 
+/* What the machine has switched off since nobody was left who used it. */
+static int enable_in(struct cgroup_state *st, size_t h, const char *path, const char *name,
+		     struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int dir = cgroup_open(st, h, path, err);
+	CKPT_AUTO_FREE char *on = NULL;
+	struct cgroup_enabled *more;
+	int r = dir < 0 ? dir : cgroup_read(dir, CGROUP_SUBTREE, &on, err);
+
+	if (r < 0 || !on || cgroup_in_list(on, ' ', name, strlen(name)))
+		return r;
+	more = reallocarray(st->enabled, st->n_enabled + 1, sizeof(*more));
+	if (!more)
+		return ckpt_fail_sys(err, ENOMEM, "control groups");
+	st->enabled = more;
+	r = cgroup_switch(dir, '+', name);
+	if (r < 0)
+		return ckpt_fail_sys(err, r, "+%s to " CGROUP_SUBTREE " of control group %s", name,
+				     path);
+	more[st->n_enabled++] = (struct cgroup_enabled){ h, strdup(path), strdup(name) };
+	return more[st->n_enabled - 1].path && more[st->n_enabled - 1].name
+		       ? 0
+		       : ckpt_fail_sys(err, ENOMEM, "control groups");
+}
+
+/* In all groups above it, from the top. */
+static int enable_above(struct cgroup_state *st, size_t h, const char *path, const char *name,
+			struct ckpt_error *err)
+{
+	int r = enable_in(st, h, "/", name, err);
+
+	for (const char *p = strchr(path + 1, '/'); p && r == 0; p = strchr(p + 1, '/')) {
+		CKPT_AUTO_FREE char *above = strndup(path, (size_t)(p - path));
+
+		r = above ? enable_in(st, h, above, name, err)
+			  : ckpt_fail_sys(err, ENOMEM, "control groups");
+	}
+	return r;
+}
+
+static int settle(struct cgroup_state *st, const struct cgroup_made *m, struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int dir = cgroup_open(st, m->hierarchy, m->path, err);
+	CKPT_AUTO_FREE char *names = cgroup_needs(m->rec);
+	char *save = NULL;
+	int r = dir < 0 ? dir : names ? 0 : ckpt_fail_sys(err, ENOMEM, "control groups");
+
+	for (char *name = r < 0 ? NULL : strtok_r(names, " ", &save); name && r == 0;
+	     name = strtok_r(NULL, " ", &save))
+		r = enable_above(st, m->hierarchy, m->path, name, err);
+	return r < 0 ? r : cgroup_attributes_write(dir, m->rec, true, err);
+}
+
+/* Those above come first. */
+int cgroup_settings(struct ckpt_run *run, struct ckpt_error *err)
+{
+	struct cgroup_state *st = cgroup_state(run, err);
+	int r = st ? 0 : -err->err;
+
+	for (size_t i = 0; r == 0 && i < st->n_made; i++)
+		if (settle(st, &st->made[i], err) < 0)
+			r = ckpt_wrap(err, "control group %s", st->made[i].path);
+	return r;
+}
+
 void cgroup_unmake(struct ckpt_run *run)
 {
 	struct cgroup_state *st = ckpt_state(run);
@@ -122,6 +187,16 @@ void cgroup_unmake(struct ckpt_run *run)
 			ckpt_log(run, CKPT_LOG_WARN, "control group %s:%s stays: %s",
 				 st->hierarchies[m->hierarchy].name, m->path,
 				 ckpt_errno_name(errno));
+	}
+	for (size_t i = st ? st->n_enabled : 0; i--;) {
+		const struct cgroup_enabled *e = &st->enabled[i];
+		struct ckpt_error ignored = { 0 };
+		CKPT_AUTO_FD int dir =
+			e->path && e->name ? cgroup_open(st, e->hierarchy, e->path, &ignored) : -1;
+
+		/* whoever uses it by now keeps it */
+		if (dir >= 0)
+			cgroup_switch(dir, '-', e->name);
 	}
 }
 

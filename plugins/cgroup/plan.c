@@ -196,6 +196,79 @@ static int check_threaded(struct ckpt_run *run, struct cgroup_state *st, size_t 
 	return 0;
 }
 
+/* One that is to be made needs controllers: those of version 2 may be bound to a hierarchy of
+ * version 1. */
+static int check_controllers(struct ckpt_run *run, struct cgroup_state *st, size_t h,
+			     const Ckpt__Cgroup__Group *g, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE char *needs = cgroup_needs(g), *here = NULL;
+	struct ckpt_error ignored = { 0 };
+	CKPT_AUTO_FD int dir = cgroup_open(st, h, g->path, &ignored);
+	char *save = NULL;
+	int root = dir >= 0 ? 0 : cgroup_root(st, h, &ignored);
+
+	if (!needs)
+		return ckpt_fail_sys(err, ENOMEM, "control groups");
+	/* another check tells of a hierarchy that is not mounted */
+	if (dir >= 0 || root < 0)
+		return 0;
+	if (cgroup_read(root, "cgroup.controllers", &here, err) < 0)
+		return -err->err;
+	for (char *name = strtok_r(needs, " ", &save); name; name = strtok_r(NULL, " ", &save))
+		if (!here || !cgroup_in_list(here, ' ', name, strlen(name)))
+			ckpt_unmet(run, CKPT_EXIT_PRIVILEGE,
+				   "give version 2 that controller, or restore with --no-plugin "
+				   "cgroup",
+				   "control group %s needs the controller %s, which is not here",
+				   g->path, name);
+	return 0;
+}
+
+/*
+ * Whoever makes a cgroup namespace goes to its root, and a group that has controllers for those
+ * below it takes nobody (cgroup_migrate_vet_dst()), but for controllers of threads.
+ */
+static int check_root(struct ckpt_run *run, struct cgroup_state *st, const Ckpt__Cgroup__Group *g,
+		      struct ckpt_error *err)
+{
+	static const char threads[] = "cpu cpuset perf_event pids";
+	struct ckpt_error ignored = { 0 };
+	CKPT_AUTO_FREE char *on = NULL;
+	CKPT_AUTO_FD int dir = -1;
+	int h = cgroup_hierarchy(st, g->hierarchy);
+	char *save = NULL;
+
+	if (h < 0 || *g->hierarchy || !g->path[1] || cgroup_follows(run, g))
+		return 0;
+	dir = cgroup_open(st, (size_t)h, g->path, &ignored);
+	if (dir >= 0 && cgroup_read(dir, CGROUP_SUBTREE, &on, err) < 0)
+		return -err->err;
+	for (char *name = on ? strtok_r(on, " ", &save) : NULL; name;
+	     name = strtok_r(NULL, " ", &save)) {
+		if (cgroup_in_list(threads, ' ', name, strlen(name)))
+			continue;
+		ckpt_unmet(run, CKPT_EXIT_FAILED, "remove that group before the restore",
+			   "control group %s, the root of a cgroup namespace, is here and has "
+			   "controllers (%s), so that nobody can make the namespace",
+			   g->path, name);
+		break;
+	}
+	return 0;
+}
+
+static int check_roots(struct ckpt_run *run, struct cgroup_state *st, struct ckpt_error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < ckpt_record_count(run, "cgroup.namespace"); i++) {
+		const Ckpt__Cgroup__Namespace *ns = ckpt_record_at(run, "cgroup.namespace", i);
+
+		for (size_t k = 0; k < ns->n_roots && r == 0; k++)
+			r = check_root(run, st, cgroup_record(run, ns->roots[k]), err);
+	}
+	return r;
+}
+
 /* Is everything here that the groups need? Those that are missing are made. */
 static int check_machine(struct ckpt_run *run, struct cgroup_state *st, struct ckpt_error *err)
 {
@@ -205,7 +278,8 @@ static int check_machine(struct ckpt_run *run, struct cgroup_state *st, struct c
 		int h = cgroup_hierarchy(st, g->hierarchy);
 
 		if (h >= 0 && !cgroup_follows(run, g) && g->path[1] &&
-		    check_threaded(run, st, (size_t)h, g, err) < 0)
+		    (check_threaded(run, st, (size_t)h, g, err) < 0 ||
+		     check_controllers(run, st, (size_t)h, g, err) < 0))
 			return -err->err;
 		if (cgroup_follows(run, g) || g->path[1])
 			continue;
@@ -229,5 +303,8 @@ int cgroup_plan(struct ckpt_run *run, struct ckpt_error *err)
 		r = check_members(run, err);
 	if (r == 0 && ckpt_is_copy(run))
 		check_copies(run);
+	/* in a dump the groups are there, with the tree in them */
+	if (r == 0 && !ckpt_plan_only(run))
+		r = check_roots(run, st, err);
 	return r < 0 ? r : check_machine(run, st, err);
 }

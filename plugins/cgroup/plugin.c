@@ -69,6 +69,12 @@ static const struct ckpt_step steps[] = {
 	  .fn = cgroup_make,
 	  .undo = cgroup_unmake },
 	{ .runs = CKPT_RESTORE,
+	  .name = "settings",
+	  .help = "give the groups that were made controllers and limits",
+	  .after = LIST("namespaces-made"),
+	  .before = LIST("cgroup.place"),
+	  .fn = cgroup_settings },
+	{ .runs = CKPT_RESTORE,
 	  .name = "place",
 	  .help = "move the tasks into their groups",
 	  .after = LIST("tasks-made"),
@@ -123,6 +129,11 @@ void cgroup_state_free(void *state)
 		free(st->groups[i].path);
 	free(st->groups);
 	free(st->made);
+	for (size_t i = 0; i < st->n_enabled; i++) {
+		free(st->enabled[i].path);
+		free(st->enabled[i].name);
+	}
+	free(st->enabled);
 	free(st->mounts);
 	free(st);
 }

@@ -56,6 +56,35 @@ bool mnt_is_named_own(const struct mnt_state *st, const struct ckpt_mount *m)
 	return false;
 }
 
+static const char *text_of(const ProtobufCMessage *m, const char *name)
+{
+	const ProtobufCFieldDescriptor *f =
+		protobuf_c_message_descriptor_get_field_by_name(m->descriptor, name);
+
+	return f && f->type == PROTOBUF_C_TYPE_STRING && f->label != PROTOBUF_C_LABEL_REPEATED
+		       ? *(const char *const *)(const void *)((const char *)m + f->offset)
+		       : "";
+}
+
+/* A directory of control groups that is made from the plugin cgroup's records before mounts are. */
+bool mnt_host_comes(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec)
+{
+	const bool two = !strcmp(rec->host_type, "cgroup2");
+	const size_t skip = rec->host_point.len;
+
+	if ((!two && strcmp(rec->host_type, "cgroup")) || rec->host.len <= skip)
+		return false;
+	for (size_t i = 0; i < ckpt_record_count(run, "cgroup.group"); i++) {
+		const ProtobufCMessage *g = ckpt_record_at(run, "cgroup.group", i);
+		const char *path = text_of(g, "path");
+
+		if (two == !*text_of(g, "hierarchy") && strlen(path) == rec->host.len - skip &&
+		    !memcmp(path, rec->host.data + skip, rec->host.len - skip))
+			return true;
+	}
+	return false;
+}
+
 int mnt_plan_host(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec, struct ckpt_error *err)
 {
 	const char *hint = "mount it again, or say where it is: -o mnt.external=POINT:/path";

@@ -118,6 +118,8 @@ bool mnt_path_below(const char *path, const char *top);
 void mnt_survey_memory(struct ckpt_run *run, const struct mnt_mount *m);
 /* Has the user said that it is the tree's own? */
 bool mnt_is_named_own(const struct mnt_state *st, const struct ckpt_mount *m);
+/* restore: is its place made before it is needed? */
+bool mnt_host_comes(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec);
 /* restore: is what comes from outside still a mount of that kind? */
 int mnt_plan_host(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec, struct ckpt_error *err);
 

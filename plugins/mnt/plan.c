@@ -89,7 +89,8 @@ static int plan_external(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec, stru
 	else
 		ckpt_log(run, CKPT_LOG_INFO, "%s of namespace %u is %s here, as it was", point,
 			 rec->ns, path);
-	if ((place || !rec->below) && lstat(place ? place : path, &st))
+	if ((place || !rec->below) && lstat(place ? place : path, &st) &&
+	    (place || !mnt_host_comes(run, rec)))
 		return ckpt_unmet(run, CKPT_EXIT_FAILED,
 				  "put it there, or say where it is: -o mnt.external=POINT:/path",
 				  "%s is to come from %s: %s", point, place ? place : path,

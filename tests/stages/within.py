@@ -4,7 +4,7 @@ import re
 import subprocess
 
 from lib import proc
-from lib.report import expect
+from lib.report import Skip, expect
 
 # the first process of a pid namespace: VICTIM, CKPT, DIR; whoever has ended is reaped while it waits
 SAVED_WITHIN = """set -e; cd /
@@ -54,7 +54,8 @@ mount -t tmpfs one "$one"; mount --make-shared "$one"; mount -t tmpfs two "$two"
 expect() { test $? = $1 || { echo "exit $?, not $1"; exit 1; }; }
 start() {
     rm -f "$one/ready"
-    setsid unshare -m --propagation slave sh -c "$1; : > $one/ready; exec sleep 99999" < /dev/null > /dev/null 2>&1 &
+    setsid unshare -m --propagation slave sh -c "$1; : > $one/ready; exec sleep 99999" \\
+        < /dev/null > /dev/null 2>&1 &
     until test -e "$one/ready"; do sleep 0.05; done
 }
 end() { pid=$(cat "$dir/pid"); kill -9 $pid; until test ! -e /proc/$pid; do sleep 0.05; done; }
@@ -82,14 +83,46 @@ end
 """
 
 
+# CKPT, DIR: systemd in a container: its group is the root of a namespace and has controllers for those below;
+# then all of it goes, and the machine has no need of the controller any more
+GROUPS = """cd /
+ckpt=$1 dir=$2
+root=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)
+group="$root/ckpt-${dir##*/}"
+mkdir -p "$group/init" "$dir/mnt" || exit 77
+expect() { test $? = $1 || { echo "exit $?, not $1"; gone; exit 1; }; }
+gone() { rmdir "$group/init" "$group"; test -z "$was" || echo -hugetlb > "$root/cgroup.subtree_control"; }
+grep -qw hugetlb "$root/cgroup.controllers" || { echo "no hugetlb"; gone; exit 77; }
+grep -qw hugetlb "$root/cgroup.subtree_control" || was=off
+echo +hugetlb > "$root/cgroup.subtree_control" || { gone; exit 77; }
+setsid sh -c 'echo $$ > "$0/cgroup.procs"; exec unshare -Cm sh -c "echo \$\$ > $0/init/cgroup.procs
+    echo +hugetlb > $0/cgroup.subtree_control; mount -t cgroup2 c $1/mnt; : > $1/ready; exec sleep 99999"
+' "$group" "$dir" < /dev/null > /dev/null 2>&1 &
+until test -e "$dir/ready"; do sleep 0.05; done
+"$ckpt" dump -t $! -D "$dir/image"; expect 0
+"$ckpt" restore -D "$dir/image" -d; expect 1
+until gone; do sleep 0.05; done
+"$ckpt" restore -D "$dir/image" -d --pidfile "$dir/pid"; expect 0
+pid=$(cat "$dir/pid")
+grep -qw hugetlb "$group/cgroup.subtree_control"; expect 0
+grep -q "/init$" /proc/$pid/cgroup; expect 0
+test $(stat -c %i "$group") = $(stat -c %i /proc/$pid/root$dir/mnt); expect 0
+kill -9 $pid; until test ! -e /proc/$pid; do sleep 0.05; done
+until gone; do sleep 0.05; done
+"""
+
+
 def script(context, test, text, *said):
     """In a pid and a mount namespace; what it is to say is given as expressions."""
-    child = subprocess.Popen(["unshare", "-pfm", "--mount-proc", "sh", "-c", text, "sh", context.ckpt().binary, test.dir],
+    child = subprocess.Popen(["unshare", "-pfm", "--mount-proc", "sh", "-c", text, "sh",
+                              context.ckpt().binary, test.dir],
                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                              text=True, start_new_session=True, cwd="/")
     test.cleanup(proc.kill_tree, child.pid)
     output, _ = child.communicate(timeout=120)
     test.log(output)
+    if child.returncode == 77:
+        raise Skip(f"not on this machine: {output}")
     expect(not child.returncode, output)
     for pattern in said:
         expect(re.search(pattern, output), f"nothing says {pattern!r}: {output}")
@@ -103,8 +136,13 @@ def labelled(context, test):
 
 def outside(context, test):
     """Places that lead elsewhere by now: groups that are none any more, filesystems that have gone."""
-    script(context, test, OUTSIDE, "was in a group with a mount of ckpt's", "where a tmpfs was mounted, and nothing",
-           "its files are in memory and not saved")
+    script(context, test, OUTSIDE, "was in a group with a mount of ckpt's",
+           "where a tmpfs was mounted, and nothing", "its files are in memory and not saved")
+
+
+def groups(context, test):
+    """Groups with controllers, and a mount of them, that come back from nothing."""
+    script(context, test, GROUPS, "is here and has controllers")
 
 
 def tests(context):
@@ -112,3 +150,4 @@ def tests(context):
     yield "within/pid-max", lambda test: saved_within(context, test, "pid-counters")
     yield "within/label", lambda test: labelled(context, test)
     yield "within/outside", lambda test: outside(context, test)
+    yield "within/groups", lambda test: groups(context, test)
