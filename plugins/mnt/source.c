@@ -241,16 +241,30 @@ static int show_all(struct sources *s, struct ckpt_error *err)
 	return r;
 }
 
+/* Whoever the root of a filesystem belongs to is known to it, and may make files there. */
+static int take_ids_of(const struct sources *s, const char *whole, struct ckpt_ids *ids,
+		       struct ckpt_error *err)
+{
+	struct stat st;
+
+	if (fstatat(s->stage, whole, &st, AT_SYMLINK_NOFOLLOW))
+		return ckpt_fail_sys(err, errno, "fstatat(2)");
+	return ckpt_ids_take(ids, st.st_uid, st.st_gid, err);
+}
+
 /* A root that has no name any more gets one for the moment. */
 static int with_name(struct sources *s, size_t i, const char *whole, const char *root,
 		     struct ckpt_error *err)
 {
 	const Ckpt__Mnt__Mount *rec = mount_at(s, i);
+	CKPT_AUTO_IDS struct ckpt_ids ids = { 0 };
 	CKPT_AUTO_FD int dir = -1;
 	char path[PATH_MAX + 64];
 	const char *name;
 
 	snprintf(path, sizeof(path), "%s%.*s", whole, (int)(strlen(root) - strlen(DELETED)), root);
+	if (take_ids_of(s, whole, &ids, err) < 0)
+		return -err->err;
 	dir = open_parent(s->stage, path, true, &name);
 	if (dir < 0 || make_at(dir, name, rec->file))
 		return ckpt_fail_sys(err, errno, "making the deleted %s", root);
@@ -299,8 +313,13 @@ static int from_filesystem(struct sources *s, size_t i, struct ckpt_error *err)
 	snprintf(path, sizeof(path), "%s%s", whole,
 		 !strcmp(fs->type, "nsfs") || !strcmp(root, "/") ? "" : root);
 	/* where its content was left out */
-	if (faccessat(s->stage, path, F_OK, AT_SYMLINK_NOFOLLOW) && errno == ENOENT)
+	if (faccessat(s->stage, path, F_OK, AT_SYMLINK_NOFOLLOW) && errno == ENOENT) {
+		CKPT_AUTO_IDS struct ckpt_ids ids = { 0 };
+
+		if (take_ids_of(s, whole, &ids, err) < 0)
+			return -err->err;
 		mnt_make_point(s->stage, path, rec->file);
+	}
 	dir = open_parent(s->stage, path, false, &name);
 	return dir < 0 ? ckpt_fail_sys(err, errno, "opening what has %s", root)
 		       : take(s, i, dir, name, err);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Two containers, one with a user namespace, and mounts of less usual kinds in each: an
- * overlay on directories of a tmpfs, with an open file; a host name's namespace that nobody
- * is in, held by a bind; cgroup2; a proc with options; tmpfs with limits; a ramfs; a device
- * and a file that are bound.
+ * Two containers, one with a user namespace that does not have the machine's root, and mounts of
+ * less usual kinds in each: an overlay on directories of a tmpfs, with an open file; a host name's
+ * namespace that nobody is in, held by a bind; cgroup2; a proc with options; tmpfs with limits; a
+ * ramfs; a device and a file that are bound, a directory that is bound and deleted.
  *
  * A mount of a hierarchy that ckpt has mounted too is a bind of that, with its source:
  * test: ignore=/cgroup source:
@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 enum { PLAIN, USER, CONTAINERS };
+#define LOWER 16 /* files, each for one check */
 
 static int question[CONTAINERS][2], reply[CONTAINERS][2], start[2];
 static int overlay_fd;
@@ -63,6 +64,7 @@ static char *read_mounts(void)
 static void check_overlay(void)
 {
 	char text[16] = "", path[64];
+	int fd;
 
 	CHECK(victim_holds("/over/lower", "from below"), "the lower file is another");
 	CHECK(victim_holds("/over/upper", "on top"), "the upper file is another");
@@ -72,6 +74,11 @@ static void check_overlay(void)
 	CHECK(pwrite(overlay_fd, text, 8, 0) == 8 && victim_holds("/over/open", text) &&
 		      victim_holds("/base/upper/open", text),
 	      "what is written to the open file is elsewhere");
+	snprintf(path, sizeof(path), "/over/lower%u", count);
+	fd = open(path, O_WRONLY);
+	CHECK(count > LOWER || (fd >= 0 && write(fd, text, 8) == 8 && victim_holds(path, text)),
+	      "a lower file is not copied up: %s", strerror(errno));
+	close(fd);
 	snprintf(path, sizeof(path), "/over/new%u", count);
 	CHECK(!mkdir(path, 0700), "the overlay takes no directory: %s", strerror(errno));
 	snprintf(path, sizeof(path), "/base/upper/new%u", count);
@@ -133,6 +140,8 @@ static void check_container(void)
 	check_limits();
 	CHECK(victim_holds("/ram/file", "in a ramfs"), "the ramfs is another");
 	CHECK(victim_holds("/bound", "a file"), "the bound file is another");
+	CHECK(mkdir("/gone/in", 0700) && errno == ENOENT, "the deleted directory: %s",
+	      strerror(errno));
 	null = open("/null", O_RDWR);
 	CHECK(null >= 0 && write(null, &byte, 1) == 1 && read(null, &byte, 1) == 0,
 	      "the bound device is none: %s", strerror(errno));
@@ -178,6 +187,12 @@ static void mount_overlay(int which)
 	MUST(mkdir("/base/work", 0755));
 	victim_write("/base/lower/lower", "from below");
 	victim_write("/base/lower/deleted", "");
+	for (int i = 1; i <= LOWER; i++) {
+		char path[64];
+
+		snprintf(path, sizeof(path), "/base/lower/lower%d", i);
+		victim_write(path, "");
+	}
 	if (mount("over", "/over", "overlay", 0,
 		  which == USER
 			  ? "lowerdir=/base/lower,upperdir=/base/upper,workdir=/base/work,userxattr"
@@ -191,8 +206,8 @@ static void mount_overlay(int which)
 static void enter_root(void)
 {
 	MUST(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL));
-	MUST(mount("root", victim_path("c"), "tmpfs", MS_NOSUID, "mode=755,size=1m"));
-	MUST(chdir(victim_path("c")));
+	MUST(mount("root", ".", "tmpfs", MS_NOSUID, "mode=755,size=1m"));
+	MUST(chdir("../c"));
 	for (const char *const *d = (const char *const[]){ "proc", "old", "small", "ram", NULL };
 	     *d; d++)
 		MUST(mkdir(*d, 0755));
@@ -214,6 +229,10 @@ static void mount_all(int which)
 	MUST(mount("ram", "/ram", which == USER ? "tmpfs" : "ramfs", 0, NULL));
 	victim_write("/ram/file", "in a ramfs");
 	victim_write("/file", "a file");
+	MUST(mkdir("/gone", 0755));
+	MUST(mkdir("/ram/gone", 0755));
+	MUST(mount("/ram/gone", "/gone", NULL, MS_BIND, NULL));
+	MUST(rmdir("/ram/gone"));
 	MUST(close(MUST(open("/bound", O_CREAT | O_WRONLY, 0644))));
 	MUST(mount("/file", "/bound", NULL, MS_BIND, NULL));
 	hold_namespace();
@@ -231,6 +250,13 @@ static _Noreturn void container(int which)
 	MUST(prctl(PR_SET_NAME, "container"));
 	/* until its ids are there */
 	MUST(read(start[0], &c, 1));
+	/* what is above is closed to whom the container belongs */
+	MUST(chdir(victim_path("c")));
+	if (which == USER) {
+		MUST(setgid(0));
+		MUST(setuid(0));
+		MUST(prctl(PR_SET_DUMPABLE, 1));
+	}
 	mount_all(which);
 	MUST(write(reply[which][1], "", 1));
 	victim_answer(question[which][0], reply[which][1], check_container);
@@ -250,7 +276,7 @@ static void start_container(int which)
 	if (!pid)
 		container(which);
 	if (which == USER) {
-		victim_map(pid, "0 0 1000");
+		victim_map(pid, "0 100000 1000");
 	}
 	MUST(write(start[1], "", 1));
 	if (read(reply[which][0], &c, 1) != 1)
