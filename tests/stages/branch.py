@@ -21,7 +21,7 @@ SCENARIOS = ("fd-basic", "fd-locks", "mem-cow", "pid-basic", "threads", "sock-st
 
 
 def first(root):
-    """The first process of a copy, whose end is that of all in it."""
+    """Its parent: of a copy's root the first process of the copy, whose end is that of all in it."""
     fields = proc.stat_fields(root)
     return int(fields[1][1]) if fields else 0
 
@@ -425,10 +425,12 @@ def short(context, test):
 
 
 def marked(mark):
-    """Processes that have this in their environment, and first processes of copies, which show none."""
-    return [int(pid) for pid in os.listdir("/proc")
-            if pid.isdigit() and (mark in proc.read(f"/proc/{pid}/environ") or
-                                  proc.read(f"/proc/{pid}/cmdline").rstrip("\0") == "ckpt-init")]
+    """Processes that have this in their environment, and first processes of copies, which show none: of the
+    latter those that ckpt has left to us, or that are its children. Others may be at work on the machine."""
+    numbers = [int(pid) for pid in os.listdir("/proc") if pid.isdigit()]
+    ours = [pid for pid in numbers if mark in proc.read(f"/proc/{pid}/environ")]
+    return ours + [pid for pid in numbers if proc.read(f"/proc/{pid}/cmdline").rstrip("\0") == "ckpt-init"
+                   and first(pid) in (os.getpid(), *ours)]
 
 
 def left(victim):
