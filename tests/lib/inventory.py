@@ -112,13 +112,16 @@ def threads_of(pid):
         if not stat_text:
             continue
         fields = stat_text.rpartition(")")[2].split()
+        try:
+            affinity = sorted(os.sched_getaffinity(tid)) if fields[0] not in "ZX" else None
+        except ProcessLookupError:
+            continue
         head, length = ctypes.c_ulong(0), ctypes.c_ulong(0)
         syscall("get_robust_list", tid, ctypes.byref(head), ctypes.byref(length))
         found[tid] = {
             "comm": read(f"{base}/comm").rstrip("\n"), "state": state_of(fields[0]),
             "nice": fields[16], "policy": fields[38], "rt_priority": fields[37],
-            "affinity": sorted(os.sched_getaffinity(tid)) if fields[0] not in "ZX" else None,
-            "ioprio": syscall("ioprio_get", 1, tid), "robust_list": head.value,
+            "affinity": affinity, "ioprio": syscall("ioprio_get", 1, tid), "robust_list": head.value,
             "cwd": link(f"{base}/cwd"), "umask": status_of(f"{base}/status", ("Umask",)),
             "timerslack": read(f"/proc/{tid}/timerslack_ns").strip(),
             **status_of(f"{base}/status", THREAD_STATUS)}
@@ -378,6 +381,17 @@ def process(leader, names, descriptions, others):
     return found
 
 
+def living(pid, *args):
+    """The same, or None if it dies while it is looked at: the next look finds what is left of it."""
+    try:
+        return process(pid, *args)
+    except OSError:
+        fields = proc.stat_fields(pid)
+        if fields and fields[1][0] not in "ZX":
+            raise
+        return None
+
+
 def ran(tid):
     """The nanoseconds that a thread has been running."""
     return int((read(f"/proc/{tid}/schedstat") or "0").split()[0])
@@ -403,26 +417,45 @@ class Rest:
         return now - self.begun.setdefault(tid, now) < self.ON_ITS_WAY
 
 
-def settle(root, patience=5.0):
-    """Waits until a tree is at rest, if it ever is."""
+def settle(root, patience=60.0):
+    """Waits until a tree is at rest. It ends by itself: a thread that does not sleep is soon one that
+    computes, unless the machine is so busy that it does not get there."""
     try:
         proc.wait_until("", Rest(root).reached, patience)
     except proc.Timeout:
         pass
 
 
-def take(root):
+def look(root):
     """{pid: process} of the tree below root, at rest; the root's parent is not part of it."""
     settle(root)
     names, descriptions = Names(), Descriptions()
     pids = sorted(proc.tree(root))
     found = {}
     for index, pid in enumerate(pids):
-        entry = process(pid, names, descriptions, [alive_in(other) for other in pids[:index]])
+        entry = living(pid, names, descriptions, [alive_in(other) for other in pids[:index]])
         if entry:
             found[pid] = entry
     if root in found:
         del found[root]["ppid"]
+    return found
+
+
+def turns(root):
+    """{tid: text} that changes with each turn on a processor."""
+    return {tid: read(f"/proc/{tid}/schedstat") for tid in proc.states(root)}
+
+
+def take(root, most=5):
+    """A look while nobody ran, or one that is like the one before it: a state that a thread is only passing
+    through is not how it is. Of a tree that is never the same twice the last of a few."""
+    last = None
+    for _ in range(most):
+        settle(root)
+        before, found = turns(root), look(root)
+        if turns(root) == before or found == last:
+            break
+        last = found
     return found
 
 
@@ -442,13 +475,18 @@ def compare(before, after, where=""):
     return [] if before == after else [f"{where}: {before} -> {after}"]
 
 
-def differences(before, root, ignore=(), seconds=10.0):
+FEWEST_LOOKS = 5
+
+
+def differences(before, root, ignore=(), seconds=20.0):
     """How a tree differs from what it was, but for what `ignore` (patterns) allows. Only what stays counts:
-    a thread at work, or on its way back to where it slept, is like before in a moment."""
-    end = time.monotonic() + seconds
+    a thread at work, or on its way back to where it slept, is like before in a moment. On a busy machine one
+    look may take all of the time; with no time at all one is enough."""
+    end, looks = time.monotonic() + seconds, 0
     while True:
-        found = [text for text in compare(before, take(root))
+        found = [text for text in compare(before, look(root))
                  if not any(re.search(pattern, text) for pattern in ignore)]
-        if not found or time.monotonic() > end:
+        looks += 1
+        if not found or (time.monotonic() > end and looks >= FEWEST_LOOKS) or not seconds:
             return found
-        time.sleep(0.01)
+        time.sleep(0.01 * looks)

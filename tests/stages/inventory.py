@@ -17,12 +17,11 @@ def notices(context, test):
     before = inventory.take(victim.pid)
     changes = [line.split("\t") for line in listed.splitlines()]
     for name, pattern in changes:
-        again = inventory.take(victim.pid)
-        differences = inventory.compare(before, again)
+        differences = inventory.differences(before, victim.pid)
         expect(not differences, f"before {name}: {differences} without a cause")
         victim.check(name)
         after = inventory.take(victim.pid)
-        differences = inventory.compare(again, after)
+        differences = inventory.compare(before, after)
         test.log(f"{name}: {differences}")
         if not any(re.search(pattern, text) for text in differences):
             raise Failure(f"{name} was not noticed: {differences}")
