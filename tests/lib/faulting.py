@@ -247,6 +247,7 @@ class Killed(Dump):
         code, name, err = inject(self.context, self.test, position, 0, *self.args, call=call, kill=True)
         what = f"killed at call {position} of {len(self.calls)} ({call or name})"
         self.test.log(f"{what}: exit {code}")
+        self.victim.excusable += code == -signal.SIGKILL
         self.runs += 1
         self.failed += code != 0
         # it can have ended before that call
@@ -319,6 +320,7 @@ class Orphaned(Dump):
         code, name, err = inject(self.context, self.test, position, 0, *self.args, part=self.part, call=call,
                                  kill=True)
         what = f"a child killed at call {position} of {len(self.calls)} ({call or name})"
+        self.victim.excusable += name != "-"
         self.test.log(f"{what}: exit {code} {err.strip()[-300:]}")
         self.runs += 1
         self.failed += code != 0

@@ -103,16 +103,30 @@ def expect_unchanged(victim, before, when, what):
 def start_victim(test, program):
     """The busy victim, and what it is like when it is parked (see busy.c)."""
     victim = Victim(test, program, hold=True)
-    # what a kill between a thread's stop and the look at its call can do (docs/compatibility.md)
-    victim.excused = "sigwaitinfo was interrupted 1 times"
     with victim.parked("built"):
         return victim, inventory.take(victim.pid)
 
 
+PF_EXITING, PF_KTHREAD = 0x4, 0x200000  # field 9 of /proc/PID/stat, include/linux/sched.h
+
+
+def flags_of(pid):
+    """Its flags, or 0."""
+    stat = proc.stat_fields(pid)
+    return int(stat[1][6]) if stat else 0
+
+
 def asleep(pid):
-    """Does it sleep, not woken by a SIGKILL?"""
+    """Does it sleep, neither woken by a SIGKILL nor on its way out?"""
     status = inventory.status_of(f"/proc/{pid}/status", ("State", "SigPnd"))
-    return status.get("State", "")[:1] == "S" and not int(status["SigPnd"], 16) & 1 << signal.SIGKILL - 1
+    return (status.get("State", "")[:1] == "S" and not flags_of(pid) & PF_EXITING
+            and not int(status["SigPnd"], 16) & 1 << signal.SIGKILL - 1)
+
+
+def helpers():
+    """ckpt's children that have outlived it and may still kill."""
+    return [pid for pid in our_children()
+            if proc.read(f"/proc/{pid}/comm").startswith(("ckpt-keeper", "ckpt-guard"))]
 
 
 def unsettled(root):
@@ -121,18 +135,24 @@ def unsettled(root):
 
 
 def is_ours(victim, pid):
-    """Is the number not somebody else's by now? Skeletons have no arguments."""
+    """Is the number not somebody else's by now? Skeletons have no arguments, as threads of the kernel."""
     words = proc.read(f"/proc/{pid}/cmdline")
-    return proc.exists(pid) and (not words or str(victim.dir) in words or "ckpt" in words)
+    return (proc.exists(pid) and not flags_of(pid) & PF_KTHREAD
+            and (not words or str(victim.dir) in words or "ckpt" in words))
 
 
 def whole_or_gone(victim, pids, when):
     """After a death of ckpt the tree is there whole (True), or not at all. Who was let go by that death may
-    be about to die of it."""
+    be about to die of it: all must have been seen asleep, not at once, when nobody is left to kill them."""
+    alive = set()
+
     def decided():
+        if helpers():
+            alive.clear()
+            return False
         there = [pid for pid in pids if is_ours(victim, pid)]
-        return not there or (len(there) == len(pids) and not unsettled(victim.pid)
-                             and all(asleep(pid) for pid in pids))
+        alive.update(pid for pid in there if asleep(pid))
+        return not there or (len(there) == len(pids) and not unsettled(victim.pid) and alive >= set(pids))
 
     try:
         proc.wait_until("a part of the tree is left", decided)
@@ -156,7 +176,8 @@ def dumps(ckpt, test, program, kills, seed, both=False):
         shutil.rmtree(image, ignore_errors=True)
         delay = chance.uniform(0, duration * 1.1)
         child = start(ckpt, "dump", "-t", victim.pid, "-D", image, "--leave-running")
-        interrupted += kill_after(child, delay, both)
+        at_work = kill_after(child, delay, both)
+        interrupted, victim.excusable = interrupted + at_work, victim.excusable + at_work
         when = f"kill {number} after {delay * 1000:.2f} ms (seed {seed})"
         try:
             proc.wait_until("tasks are still stopped or traced",

@@ -2,6 +2,7 @@
 """Starting and asking victims: programs that build state and judge it (tests/scenario/victim.h)."""
 import contextlib
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -23,7 +24,8 @@ class Victim:
     """A running scenario program, before and after its restores."""
 
     def __init__(self, test, program, directory=None, args=(), hold=False):
-        self.hold, self.excused = hold, None
+        self.hold = hold
+        self.excusable = 0  # so many kills of ckpt may have shown an EINTR (docs/compatibility.md)
         self.dir = Path(directory or test.dir / "victim")
         self.dir.mkdir(parents=True, exist_ok=True)
         self.checks = 0
@@ -76,8 +78,16 @@ class Victim:
     def check(self, when):
         """Fails the test unless the victim finds its state as it should be."""
         answer = self.ask()
-        if answer not in (f"ok {self.checks}", f"bad {self.checks}: {self.excused}"):
+        if answer != f"ok {self.checks}" and not self.excused(answer):
             raise Failure(f"{when}: the victim says: {answer} (expected: ok {self.checks})")
+
+    def excused(self, answer):
+        """Is that what kills of ckpt in the one moment that shows can do, once each?"""
+        found = re.fullmatch(rf"bad {self.checks}: (sigwaitinfo|epoll_wait) was interrupted (\d+) times", answer)
+        if not found or int(found[2]) > self.excusable:
+            return False
+        self.excusable -= int(found[2])
+        return True
 
     @contextlib.contextmanager
     def parked(self, when):
