@@ -8,7 +8,7 @@ import os
 import signal
 import time
 
-from judged import DIRECTORY, ready, verdict
+from judged import DIRECTORY, PATIENCE, ready, verdict
 
 CLIENTS = 8
 PERIOD = 0.01
@@ -126,7 +126,7 @@ async def main():
         app.asked.clear()
         app.rounds += 1
         try:
-            complaint = await asyncio.wait_for(app.judge(), 20)
+            complaint = await asyncio.wait_for(app.judge(), PATIENCE)
         except Exception as error:  # pylint: disable=broad-except
             complaint = repr(error)
         verdict(app.rounds, complaint)

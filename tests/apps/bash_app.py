@@ -11,7 +11,7 @@ import signal
 import struct
 import termios
 
-from judged import serve
+from judged import PATIENCE, serve
 
 SETUP = ["bind 'set enable-bracketed-paste off'", "PS1='ready> '", "stty -echo",
          "trap 'echo trapped $((++traps))' USR2",
@@ -53,7 +53,7 @@ class App:
         """Reads until the screen shows that; returns the match."""
         seen = ""
         while not (match := re.search(pattern, seen)):
-            if not select.select([self.master], [], [], 10)[0]:
+            if not select.select([self.master], [], [], PATIENCE)[0]:
                 raise RuntimeError(f"no {pattern!r} but {seen!r}")
             seen += os.read(self.master, 4096).decode()
         return match

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 
+PATIENCE = 100  # seconds for what takes moments; whoever asks us waits a little longer
 DIRECTORY = os.path.abspath(sys.argv[1])
 
 

@@ -3,12 +3,14 @@
 import os
 import re
 import signal
+import time
 
 from apps.server import Server
 from lib import proc
 
 WORKERS = 2
 BIG = 300_000
+MINUTE = 50  # seconds, of 60, in which a second request for a key is refused for certain
 CONFIG = """
 user www-data;
 daemon off;
@@ -52,17 +54,29 @@ class Nginx(Server):
         (self.dir / "www/small").write_text("hello")
         self.config = self.dir / "nginx.conf"
         self.config.write_text(CONFIG.format(workers=WORKERS, dir=self.dir, port=self.port))
-        self.asked = 0
+        self.asked, self.first = 0, {}
         self.start("/usr/sbin/nginx", "-e", self.dir / "error.log", "-c", self.config)
         self.wait_ready(lambda: self.ask("/worker"))
         self.quiet()
 
-    def ask(self, path, local=False, status=200):
-        """The body of one counted request."""
-        found, body = self.get_local(path) if local else self.get(path)
+    def answer(self, path, local=False):
+        """(status, body) of one counted request."""
+        answer = self.get_local(path) if local else self.get(path)
         self.asked += 1
-        assert found == status, f"{path}: status {found}, not {status}"
+        return answer
+
+    def ask(self, path, local=False):
+        """The body of one that must succeed."""
+        status, body = self.answer(path, local)
+        assert status == 200, f"{path}: status {status}"
         return body
+
+    def ask_again(self, key):
+        """A second request for a key within a minute is refused; whether a busy machine is that fast is not
+        nginx's fault."""
+        status, _ = self.answer(f"/once?key={key}")
+        passed = time.monotonic() - self.first[key]
+        assert status == 429 or passed > MINUTE, f"key {key}: status {status} after {passed:.1f} s"
 
     def answering(self):
         """The pids of the workers that answer."""
@@ -83,10 +97,11 @@ class Nginx(Server):
 
     def check_memory(self, when):
         """What only shared memory knows: once a minute is once a minute; and the sum of all requests."""
+        self.first[self.checks] = time.monotonic()
         self.ask(f"/once?key={self.checks}")
-        self.ask(f"/once?key={self.checks}", status=429)
+        self.ask_again(self.checks)
         if self.checks > 1:
-            self.ask(f"/once?key={self.checks - 1}", status=429)
+            self.ask_again(self.checks - 1)
         status = self.ask("/status")
         counted = int(re.search(r"\n (\d+) (\d+) (\d+) \n", status).group(3))
         assert counted == self.asked, f"{when}: {counted} requests are counted, not {self.asked}"

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 
-from judged import serve
+from judged import PATIENCE, serve
 
 ECHO = "import sys\nn = 0\nfor line in sys.stdin:\n    n += 1\n    print(n, line.strip(), flush=True)\n"
 
@@ -60,12 +60,12 @@ class App:
             return "the generator is elsewhere"
         job = b"job %d" % self.rounds
         self.jobs.put(job)
-        if self.results.get(timeout=10) != hashlib.sha256(job).hexdigest():
+        if self.results.get(timeout=PATIENCE) != hashlib.sha256(job).hexdigest():
             return "a thread hashed something else"
         beats, begin = self.beats, time.monotonic()
         while self.beats <= beats:
             time.sleep(0.1)
-            if time.monotonic() > begin + 10:
+            if time.monotonic() > begin + PATIENCE:
                 return "the sleeping thread has stopped"
         self.cat.stdin.write(b"line %d\n" % self.rounds)
         self.cat.stdin.flush()

@@ -5,6 +5,7 @@ import socket
 import subprocess
 
 from apps.server import Server
+from lib import proc
 
 KEYS = 200_000
 
@@ -19,7 +20,7 @@ class Client:
 
     def __init__(self, path):
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(30)
+        self.sock.settimeout(proc.PATIENCE)
         self.sock.connect(str(path))
         self.file = self.sock.makefile("rb")
 
@@ -97,7 +98,7 @@ class Redis(Server):
                 found = client.ask("GET", f"key:{number}")
                 assert found == value(number), f"{when}: key:{number} is {found!r}"
         over_tcp = subprocess.run(["redis-cli", "-p", str(self.port), "PING"], capture_output=True,
-                                  text=True, timeout=20, check=False).stdout.strip()
+                                  text=True, timeout=proc.PATIENCE, check=False).stdout.strip()
         assert over_tcp == "PONG", f"{when}: over TCP it says {over_tcp!r}"
         self.check_log(when)
         self.quiet()
@@ -109,6 +110,6 @@ class Redis(Server):
         assert size > self.log_size, f"{when}: the append-only file does not grow"
         self.log_size = size
         done = subprocess.run(["redis-check-aof", str(next((self.dir / "appendonlydir").glob("*.manifest")))],
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=proc.PATIENCE,
                               check=False)
         assert done.returncode == 0, f"{when}: {done.stdout[-300:]}"

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: MIT
 """What servers of the tests have in common: a directory and a port of their own, and HTTP to ask them."""
 import http.client
+import os
 import socket
 import subprocess
 from pathlib import Path
 
 from lib import inventory, proc
+
+TCP_LISTEN, SO_ACCEPTCON = "0A", 1 << 16  # as /proc/net/tcp and /proc/net/unix say it
 
 
 def free_port():
@@ -13,6 +16,28 @@ def free_port():
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return sock.getsockname()[1]
+
+
+def sockets_of(root):
+    """The inodes, as texts, of all sockets that a tree has open."""
+    found = set()
+    for pid in proc.tree(root):
+        try:
+            numbers = os.listdir(f"/proc/{pid}/fd")
+        except OSError:
+            continue
+        links = (inventory.link(f"/proc/{pid}/fd/{number}") or "" for number in numbers)
+        found |= {link[len("socket:["):-1] for link in links if link.startswith("socket:[")}
+    return found
+
+
+def connections(pid):
+    """The inodes of the sockets with a name that do not listen, where a process is."""
+    lines = [line.split() for name in ("tcp", "tcp6")
+             for line in proc.read(f"/proc/{pid}/net/{name}").splitlines()[1:]]
+    unix = [line.split() for line in proc.read(f"/proc/{pid}/net/unix").splitlines()[1:]]
+    return ({words[9] for words in lines if words[3] != TCP_LISTEN}
+            | {words[6] for words in unix if len(words) > 7 and not int(words[3], 16) & SO_ACCEPTCON})
 
 
 class Local(http.client.HTTPConnection):
@@ -60,24 +85,21 @@ class Server:
                 return answers()
             except (OSError, http.client.HTTPException):
                 return False
-        proc.wait_until(f"{self.dir.name} does not answer: {proc.read(self.dir / 'stderr')[-300:]}", up, 30)
+        proc.wait_until(f"{self.dir.name} does not answer: {proc.read(self.dir / 'stderr')[-300:]}", up)
 
     def get(self, path="/"):
         """(status, body) over TCP."""
-        return request(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20), path)
+        return request(http.client.HTTPConnection("127.0.0.1", self.port, timeout=proc.PATIENCE), path)
 
     def get_local(self, path="/"):
         """(status, body) over DIR/socket."""
-        return request(Local(str(self.dir / "socket"), timeout=20), path)
+        return request(Local(str(self.dir / "socket"), timeout=proc.PATIENCE), path)
 
     def quiet(self):
         """Waits until it has noticed that its clients are gone: connections are not saved. Those that
         the tree has with itself have no name."""
-        def connected():
-            return [fd for process in inventory.take(self.pid).values()
-                    for fd in process.get("fds", {}).values()
-                    if not fd.get("socket", {"acceptconn": 1})["acceptconn"] and fd["socket"]["name"]]
-        proc.wait_until(f"{self.dir.name} keeps a connection", lambda: not connected())
+        proc.wait_until(f"{self.dir.name} keeps a connection",
+                        lambda: not sockets_of(self.pid) & connections(self.pid))
 
     def kill(self):
         """Ends it."""

@@ -53,7 +53,8 @@ class Service:
         """The container, until the service is up."""
         command = [self.nest, self.dir / "pid", self.dir / "log", self.name, self.group, "/bin/sh", "-c",
                    self.text("inside")]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=proc.PATIENCE,
                               check=False, cwd="/")
         if done.returncode:
             raise Skip(f"no container of all namespaces: {done.stderr.strip()}")

@@ -27,7 +27,8 @@ class Tmux:
     def ask(self, *words):
         """One command of tmux's; what it prints."""
         done = subprocess.run(["/usr/bin/tmux", "-S", str(self.socket), *words], stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True, timeout=20, check=False, cwd="/", env=self.env)
+                              capture_output=True, text=True, timeout=proc.PATIENCE, check=False, cwd="/",
+                              env=self.env)
         expect(done.returncode == 0, f"tmux {words[0]}: {done.stderr}")
         return done.stdout
 
@@ -38,7 +39,7 @@ class Tmux:
     def shows(self, pane, text):
         """Waits until a pane has that on its screen."""
         proc.wait_until(f"pane {pane} does not show {text!r}",
-                        lambda: text in self.ask("capture-pane", "-p", "-t", str(pane)), 60)
+                        lambda: text in self.ask("capture-pane", "-p", "-t", str(pane)))
 
     def check(self, when):
         """The shell counts on, the editor has all the lines and writes them."""
@@ -50,6 +51,6 @@ class Tmux:
         self.type(1, "Escape", ":w", "Enter")
         wanted = "".join(f"line {number}\n" for number in range(1, self.rounds + 1))
         proc.wait_until(f"{when}: the file is not written",
-                        lambda: proc.read(self.file).startswith(wanted), 60)
+                        lambda: proc.read(self.file).startswith(wanted))
         self.type(1, "i")
         expect(self.ask("list-panes", "-F", "#{pane_width}") == "50\n49\n", f"{when}: the panes' widths")

@@ -10,7 +10,7 @@ from lib import proc
 from lib.report import Failure
 
 OK, FAILED, USAGE, REFUSED, IMAGE, PRIVILEGE, LOST, DIFFERENT = range(8)
-TIMEOUT = 120
+TIMEOUT = 600
 
 
 class Run:

@@ -4,6 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
+from lib import proc
 from lib.ckpt import Ckpt
 from lib.report import Failure
 
@@ -45,7 +46,7 @@ class Context:
         return self.build(preset) / "tests" / "tools" / name
 
 
-def command(test, *args, cwd=SOURCE, timeout=900, env=None):
+def command(test, *args, cwd=SOURCE, timeout=proc.HANGS, env=None):
     """Runs a program; its output goes to the test's log; fails the test if it fails."""
     words = [str(arg) for arg in args]
     done = subprocess.run(words, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

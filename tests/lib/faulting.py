@@ -31,7 +31,7 @@ OWN_ERRORS = {
     "shmat": (errno.ENOMEM, errno.EACCES), "socketpair": (errno.EMFILE, errno.ENFILE),
     "write": (errno.ENOSPC, errno.EIO, errno.EINTR), "writev": (errno.ENOSPC, errno.EIO, errno.EINTR),
 }
-PATIENCE = 60  # seconds
+PATIENCE = 600  # seconds; each call of a traced program waits twice for a processor
 # whose calls: the main thread's, the other threads', those of the processes that ckpt forks
 MAIN, THREADS, CHILDREN = "main", "threads", "children"
 PARTS = {MAIN: [], THREADS: ["-t"], CHILDREN: ["-c"]}
@@ -56,7 +56,8 @@ def inject(context, test, position, error, *args, part=MAIN, call=None, kill=Fal
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               errors="replace", timeout=PATIENCE, check=False, cwd="/")
     except subprocess.TimeoutExpired as expired:
-        raise Failure(f"call {position} ({report.read_text().split()[-1]}) failing with "
+        reached = (proc.read(report).split() or ["not reached"])[-1]
+        raise Failure(f"call {position} ({reached}) failing with "
                       f"{errno.errorcode.get(error, 'SIGKILL')}: ckpt hangs") from expired
     found = report.read_text().split()[1] if position else names.read_text().split()
     return done.returncode, found, done.stderr
@@ -66,7 +67,7 @@ def scripted(context, test, position, *args):
     """The same for a call in a task."""
     ckpt = context.ckpt("sanitize")
     ckpt.env["CKPT_FAULT_CALL"] = str(position)
-    done = ckpt.run(test, *args, *([] if position else ["-vv"]), code=None, timeout=2 * PATIENCE)
+    done = ckpt.run(test, *args, *([] if position else ["-vv"]), code=None, timeout=PATIENCE)
     calls = re.findall(r"^.*\[\d+\] [^:]+: (\w+)\(", done.err, re.MULTILINE)
     expect(position or calls, f"no script is told of: {done.err[-300:]}")
     return done.code, "an agent's" if position else calls, done.err

@@ -87,7 +87,7 @@ def ended(context, test, victim, name):
     """The image of a desktop that is no more."""
     image, pids = test.dir / name, proc.tree(victim.pid)
     context.ckpt().dump(test, victim.pid, image, *victim.dump_options)
-    proc.wait_gone(pids, 60)
+    proc.wait_gone(pids)
     return image
 
 

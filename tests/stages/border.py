@@ -41,7 +41,7 @@ class Outside:
         os.write(self.to, b"hello\n")
         answer = b""
         while not answer.endswith(b"\n"):
-            expect(select.select([self.answers], [], [], 60)[0], f"no answer but {answer!r}")
+            expect(select.select([self.answers], [], [], proc.PATIENCE)[0], f"no answer but {answer!r}")
             answer += os.read(self.answers, 1)
         expect(answer == b"%d hello\n" % self.rounds, f"the answer is {answer!r}")
 
@@ -114,7 +114,7 @@ class Shell:
         """Reads until the screen shows that."""
         seen = ""
         while not re.search(pattern, seen):
-            if not select.select([self.master], [], [], 60)[0]:
+            if not select.select([self.master], [], [], proc.PATIENCE)[0]:
                 raise Failure(f"no {pattern!r} but {seen!r}")
             seen += os.read(self.master, 4096).decode()
         self.test.log(seen)

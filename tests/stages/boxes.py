@@ -120,7 +120,7 @@ def hide(test, script):
                              cwd="/")
     child.returncode = 0
     test.cleanup(lambda: proc.kill_tree(child.pid))
-    proc.wait_until("not built", lambda: sleeper(child.pid), 60)
+    proc.wait_until("not built", lambda: sleeper(child.pid))
     return child.pid
 
 
@@ -177,7 +177,7 @@ def gone(context, test, many, script):
     """Nobody can be of that number for a moment: the directory comes back as that of another."""
     ckpt, image = context.ckpt(), test.dir / "image"
     pid = hide(test, script)
-    proc.wait_until("not built", lambda: len(standing(pid)) == many, 60)
+    proc.wait_until("not built", lambda: len(standing(pid)) == many)
     pids = proc.tree(pid)
     ckpt.dump(test, pid, image)
     proc.wait_gone(pids)

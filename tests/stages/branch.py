@@ -41,7 +41,7 @@ class Copy:
         """Lets it check itself."""
         os.kill(self.root, signal.SIGUSR1)
         proc.wait_until(f"{when}: no answer of copy {self.number}",
-                        lambda: proc.read(self.path("result")) or not proc.exists(self.root), 60)
+                        lambda: proc.read(self.path("result")) or not proc.exists(self.root))
         answer = proc.read(self.path("result"), "it died").strip()
         os.unlink(self.path("result"))
         expect(answer == f"ok {checks}", f"{when}: copy {self.number} says: {answer}")
@@ -235,7 +235,8 @@ def without_room(context, test, victim, image):
     # pylint: disable-next=subprocess-popen-preexec-fn
     done = subprocess.run([context.ckpt().binary, "branch", "-D", image, "--copies", "2", "--layer",
                            victim.dir, "--pidfiles", prefix, "-v"], preexec_fn=limit,
-                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False)
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=codes.TIMEOUT, check=False)
     expect(done.returncode == 0, f"exit code {done.returncode}: {done.stderr}")
     expect("copies share no memory" in done.stderr, done.stderr)
     copies = [Copy(victim, int(proc.read(f"{prefix}.{i}")), i) for i in (1, 2)]
@@ -333,7 +334,7 @@ def kernel(context, test):
     finally:
         for fd in streams:
             os.close(fd)
-    proc.wait_until("no sleep", lambda: proc.read(f"/proc/{child.pid}/comm").strip() == "sleep", 60)
+    proc.wait_until("no sleep", lambda: proc.read(f"/proc/{child.pid}/comm").strip() == "sleep")
     image = dumped(context, test, child.pid)
     told = context.ckpt().run(test, "branch", "-D", image, "--copies", 2, "--json", code=codes.REFUSED).out
     reasons = " ".join(blocker["reason"] for blocker in json.loads(told)["blockers"])
@@ -368,7 +369,7 @@ def mounts(context, test, script, shared_root):
     root = test.dir / "root"
     root.mkdir()
     child = program(test, "unshare", "--mount", "sh", "-c", f"{script}exec sleep 1000", "sh", str(root))
-    proc.wait_until("no sleep", lambda: proc.read(f"/proc/{child.pid}/comm").strip() == "sleep", 60)
+    proc.wait_until("no sleep", lambda: proc.read(f"/proc/{child.pid}/comm").strip() == "sleep")
     args = ("branch", "-D", dumped(context, test, child.pid), "--copies", 2)
     if shared_root:
         for more, word in (((), "shows the machine's /,"),
@@ -413,15 +414,15 @@ def index(context, test):
 def short(context, test):
     """Roots that end as soon as they run are no failure, and all of the copies ends with them."""
     child = program(test, "sh", "-c", f"while [ ! -e {test.dir}/go ]; do :; done")
-    proc.wait_until("no shell", lambda: proc.read(f"/proc/{child.pid}/comm").strip() == "sh", 60)
+    proc.wait_until("no shell", lambda: proc.read(f"/proc/{child.pid}/comm").strip() == "sh")
     image = dumped(context, test, child.pid)
     (test.dir / "go").touch()
     mark = f"CKPT_TEST_BRANCH={test.dir}"
     done = subprocess.run(["env", "--ignore-signal=CHLD", mark, context.ckpt().binary, "branch", "-D", image,
                            "--copies", "2"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          timeout=60, check=False)
+                          timeout=codes.TIMEOUT, check=False)
     expect(done.returncode == 0, f"exit code {done.returncode}: {done.stderr}")
-    proc.wait_until("a copy does not end", lambda: not marked(mark), 60)
+    proc.wait_until("a copy does not end", lambda: not marked(mark))
 
 
 def marked(mark):
@@ -465,7 +466,7 @@ def killed(context, test, kills):
                 dead = child.wait() == -signal.SIGKILL
             interrupted += dead
         try:
-            proc.wait_until("something is left", settled, 60)
+            proc.wait_until("something is left", settled)
         except proc.Timeout as late:
             raise Failure(f"left: {marked(mark)}, of the tree {left(victim)}") from late
         stay = marked(mark)

@@ -177,7 +177,7 @@ def unprivileged(context, test):
 
 def run_command(words):
     """(exit code, stdout, stderr)"""
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, cwd="/")
+    done = subprocess.run(words, capture_output=True, text=True, timeout=codes.TIMEOUT, check=False, cwd="/")
     return done.returncode, done.stdout, done.stderr
 
 
@@ -186,7 +186,8 @@ def unwritten(context, test):
     for args in (("plugins",), ("plugins", "--json"), ("check", "--json")):
         with open("/dev/full", "w", encoding="utf-8") as full:
             done = subprocess.run([context.ckpt().binary, *args], stdin=subprocess.DEVNULL, stdout=full,
-                                  stderr=subprocess.PIPE, text=True, timeout=60, check=False, cwd="/")
+                                  stderr=subprocess.PIPE, text=True, timeout=codes.TIMEOUT, check=False,
+                                  cwd="/")
         test.log(f"{args}: {done.returncode} {done.stderr}")
         expect(done.returncode == codes.FAILED and "standard output" in done.stderr,
                f"{args} ended with {done.returncode}: {done.stderr}")

@@ -44,8 +44,8 @@ def failed(context, test):
     victim.pid = 0
     command = [str(context.tool("fault")), "-n", "1", "-e", "12", "-s", "process_vm_writev", "-o",
                str(test.dir / "fault"), "--", context.ckpt().binary, "restore", "-D", str(image), "-d"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
-                          check=False, cwd="/")
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=codes.TIMEOUT, check=False, cwd="/")
     test.log(done.stdout + done.stderr)
     expect(done.returncode == 1, f"the restore ended with {done.returncode}")
     left = [path for path in groups if os.path.exists(path)]

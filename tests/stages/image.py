@@ -26,7 +26,7 @@ def fuzz(context, test, scenario):
     victim, image = image_of(context, test, scenario)
     proc.kill_tree(victim.pid)
     out = command(test, context.tool("image-fuzz", "sanitize"), "-n", "2000", "-p",
-                  context.build("sanitize") / "plugins", image, timeout=600)
+                  context.build("sanitize") / "plugins", image)
     return (out.strip().splitlines() or [""])[-1]
 
 
@@ -50,7 +50,7 @@ def forged(context, test, scenario):
     for edit, sentence in [row[1:] for row in FORGED if row[0] == scenario]:
         run = subprocess.run([context.tool("image-fuzz"), "-e", edit, "-p",
                               context.build("release") / "plugins", image],
-                             capture_output=True, text=True, timeout=60, check=False)
+                             capture_output=True, text=True, timeout=codes.TIMEOUT, check=False)
         expect(run.returncode == codes.IMAGE and sentence in run.stderr,
                f"{edit}: {run.returncode}: {run.stderr[-300:]}")
 
@@ -185,13 +185,13 @@ def foreground(context, test):
     proc.kill_tree(victim.pid)
     pidfile = test.dir / "pid"
     child = start(context.ckpt(), "restore", "-D", image, "--pidfile", pidfile)
-    proc.wait_until("no pid file", lambda: proc.read(pidfile).strip(), 20)
+    proc.wait_until("no pid file", lambda: proc.read(pidfile).strip())
     proc.wait_until("the root does not run", lambda: proc.exists(victim.pid))
     victim.check("restored in the foreground")
     for pid in proc.tree(victim.pid)[1:]:
         test.cleanup(proc.kill_tree, pid)
     os.kill(victim.pid, 15)
-    code = child.wait(20)
+    code = child.wait(proc.PATIENCE)
     expect(code == 128 + 15, f"the root was killed by SIGTERM, ckpt ended with {code}")
 
 

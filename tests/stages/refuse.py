@@ -119,7 +119,7 @@ def started(test, *command):
     child = subprocess.Popen([*map(str, command), ready], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                              stderr=subprocess.PIPE, text=True, start_new_session=True, cwd="/")
     test.cleanup(proc.kill_tree, child.pid)
-    proc.wait_until("not built", lambda: ready.exists() or child.poll() is not None, 60)
+    proc.wait_until("not built", lambda: ready.exists() or child.poll() is not None)
     expect(ready.exists(), f"not built: {child.poll() is not None and child.stderr.read()}")
     return child
 
@@ -263,7 +263,7 @@ def passing(context, test, what):
         dump = pool.submit(ckpt.dump, test, victim.pid, image, "--leave-running", "--patience", "100",
                            "--log-file", log)
         proc.wait_until("the dump does not try again",
-                        lambda: "try again" in proc.read(log) or dump.done(), 60)
+                        lambda: "try again" in proc.read(log) or dump.done())
         victim.check("while it is tried")
         dump.result()
         expect("try again" in proc.read(log), "it was saved at once")

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 
+from lib import ckpt as codes
 from lib import proc, roundtrip
 from lib.report import Failure, Skip
 from lib.victim import Victim
@@ -53,7 +54,7 @@ def sandboxed(context, test, scenario, words):
     """Left running, then twice over."""
     os.chmod(test.dir, 0o755)
     made = subprocess.run([str(test.dir) if word == "DIR" else word for word in words] + ["true"],
-                          capture_output=True, text=True, timeout=60, check=False, cwd="/")
+                          capture_output=True, text=True, timeout=codes.TIMEOUT, check=False, cwd="/")
     if made.returncode:
         allowed = subprocess.run([*USER, "unshare", "--user", "true"], check=False, cwd="/").returncode == 0
         raise (Failure if allowed else Skip)(f"no such sandbox on this machine: {made.stderr.strip()}")

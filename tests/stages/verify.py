@@ -59,7 +59,7 @@ class Box:
     def inside(self, kinds, *command):
         """A command in some of its namespaces."""
         done = subprocess.run(["nsenter", "-t", str(self.pid), *kinds, "--", *map(str, command)],
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=codes.TIMEOUT,
                               check=False)
         expect(not done.returncode, f"{command}: {done.stderr}")
 
@@ -186,13 +186,13 @@ def number(context, test):
                               ready, done], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                              stderr=subprocess.DEVNULL, start_new_session=True, cwd="/")
     test.cleanup(proc.kill_tree, child.pid)
-    proc.wait_until("not built", ready.exists, 60)
+    proc.wait_until("not built", ready.exists)
     image = test.dir / "image"
     inventory.settle(child.pid)
     context.ckpt().dump(test, child.pid, image, "-R")
     expect(not found(context, test, image, codes.OK), "differences without a cause")
     os.kill(proc.tree(child.pid)[1], 10)
-    proc.wait_until("the child is not another", done.exists, 60)
+    proc.wait_until("the child is not another", done.exists)
     inventory.settle(child.pid)
     differences = found(context, test, image, codes.DIFFERENT)
     expect(any(re.search(r"^pid\.task .*tids", text) for text in differences),
