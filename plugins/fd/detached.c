@@ -169,7 +169,8 @@ static int mount_again(const Ckpt__Fd__Detached *rec, struct ckpt_error *err)
 	char buf[PATH_MAX];
 	const char *root = fd_image_path(&rec->root, buf, sizeof(buf));
 	CKPT_AUTO_FD int fd = open_tree(AT_FDCWD, root,
-					OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
+					OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW |
+						AT_NO_AUTOMOUNT);
 
 	a.attr_clr = (ATTR_KNOWN & ~(uint64_t)rec->attr & ~(uint64_t)MOUNT_ATTR_STRICTATIME) |
 		     MOUNT_ATTR__ATIME;

@@ -38,9 +38,8 @@ bool mnt_has_terminals(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec)
 
 static int clone_of(int dir, const char *path, struct ckpt_error *err)
 {
-	int fd = open_tree(dir, path,
-			   OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW |
-				   (*path ? 0 : AT_EMPTY_PATH));
+	CKPT_AUTO_FD int node = *path ? mnt_open_path(dir, path) : -1;
+	int fd = *path && node < 0 ? -1 : mnt_clone(*path ? node : dir);
 
 	return fd < 0 ? ckpt_fail_sys(err, errno, "open_tree(2)") : fd;
 }

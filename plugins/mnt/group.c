@@ -67,10 +67,10 @@ static int open_hosts(struct groups *g, struct ckpt_error *err)
 		g->lost[i] = mnt_external_place(g->run, rec) != NULL;
 		if (g->lost[i])
 			continue;
-		g->hosts[i] = open_tree(AT_FDCWD, mnt_bytes(&rec->host_point, path, sizeof(path)),
-					OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
+		g->hosts[i] =
+			mnt_open_path(AT_FDCWD, mnt_bytes(&rec->host_point, path, sizeof(path)));
 		if (g->hosts[i] < 0)
-			return ckpt_fail_sys(err, errno, "open_tree(2) of %s", path);
+			return ckpt_fail_sys(err, errno, "opening %s", path);
 	}
 	return 0;
 }

@@ -318,8 +318,7 @@ int mnt_make_filesystem(struct ckpt_run *run, const Ckpt__Mnt__Filesystem *rec, 
 	int r;
 
 	if (!strcmp(rec->type, "nsfs")) {
-		*out = open_tree(shows->fd, "",
-				 OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+		*out = mnt_clone(shows->fd);
 		return *out < 0 ? ckpt_fail_sys(err, errno, "open_tree(2) of a namespace") : 0;
 	}
 	if (mnt_fstype(rec->type)->in_place)

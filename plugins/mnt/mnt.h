@@ -130,6 +130,19 @@ int mnt_look(struct ckpt_run *run, struct mnt_state *st, const struct ckpt_ns *n
 /* STATX_MNT_ID. */
 int mnt_mount_id(int dir, const char *name, uint64_t *id);
 
+/* ---- places by their paths (path.c) ---------------------------------------------------- */
+
+/* openat2(2) that does not leave `root`. */
+int mnt_open_below(int root, const char *path, int flags, uint64_t resolve);
+/* O_PATH of what is mounted there, without symbolic links on the way, and with no automount. */
+int mnt_open_path(int at, const char *path);
+/* Its last part may be one: it is opened itself. */
+bool mnt_is_link(int fd);
+/* The same of a place that the user has given: links are followed. */
+int mnt_open_external(const char *place);
+/* A detached mount of it, without those that are mounted on it. */
+int mnt_clone(int fd);
+
 /* ---- content (save.c, fill.c) --------------------------------------------------------- */
 
 /* Owner, mode, times. */
@@ -191,8 +204,6 @@ int mnt_make_later_sources(struct ckpt_run *run, struct mnt_made *made, struct c
  */
 int mnt_prepare(int fd, const Ckpt__Mnt__Mount *rec, struct ckpt_error *err);
 int mnt_set_loose(int fd, const Ckpt__Mnt__Mount *rec, struct ckpt_error *err);
-/* openat2(2) that does not leave `root`. */
-int mnt_open_below(int root, const char *path, int flags, uint64_t resolve);
 /* A file or directory at that path, with the directories on the way. */
 int mnt_make_point(int root, const char *point, bool file);
 int mnt_delete_roots(struct ckpt_run *run, const struct mnt_made *made, struct ckpt_error *err);

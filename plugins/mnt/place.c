@@ -213,10 +213,17 @@ static void must_be_there(struct ckpt_run *run, const Ckpt__Mnt__Place *rec, uin
 	mnt_bytes(bytes, path, sizeof(path));
 	if (rec->gone_ns && mnt_gone_is(path, rec->gone))
 		return;
-	r = ckpt_stat_in(run, mnt, path, false, &st);
+	if (mnt) {
+		r = ckpt_stat_in(run, mnt, path, false, &st);
+	} else {
+		CKPT_AUTO_FD int fd = mnt_open_path(AT_FDCWD, path);
+
+		r = fd < 0 ? -errno : mnt_is_link(fd) ? -ELOOP : 0;
+	}
 	if (r < 0 && r != -EINPROGRESS)
 		ckpt_unmet(run, CKPT_EXIT_FAILED, "make that directory",
-			   "task %u: its directory %s is not there", rec->id, path);
+			   "task %u: its directory %s is not there: %s", rec->id, path,
+			   r == -ELOOP ? "a symbolic link leads there" : ckpt_errno_name(-r));
 }
 
 int mnt_places_plan(struct ckpt_run *run, struct ckpt_error *err)
@@ -241,9 +248,12 @@ static int lend(struct ckpt_run *run, struct ckpt_task *t, uint32_t mnt,
 	char buf[PATH_MAX], other[PATH_MAX + 16];
 	const char *path =
 		mnt_gone_path(gone, mnt_bytes(bytes, buf, sizeof(buf)), other, sizeof(other));
-	CKPT_AUTO_FD int fd = ckpt_open_in(run, mnt, path, O_PATH | O_DIRECTORY, 0, err);
+	CKPT_AUTO_FD int fd = mnt ? ckpt_open_in(run, mnt, path, O_PATH | O_DIRECTORY, 0, err)
+				  : mnt_open_path(AT_FDCWD, path);
 
-	return fd < 0 ? fd : ckpt_lend_fd(run, t, fd, err);
+	if (fd < 0)
+		return mnt ? fd : ckpt_fail_sys(err, errno, "opening %s", path);
+	return ckpt_lend_fd(run, t, fd, err);
 }
 
 static int enter(struct ckpt_run *run, const Ckpt__Mnt__Place *rec, const struct mnt_gone *gone,

@@ -2,6 +2,7 @@
 /* restore: every value of the records, and whether what comes from outside is there. */
 #include <errno.h>
 #include <limits.h>
+#include <linux/openat2.h>
 #include <stdio.h>
 
 #include "mnt.h"
@@ -65,11 +66,59 @@ static int plan_fs(struct ckpt_run *run, const Ckpt__Mnt__Filesystem *rec, struc
 
 /* ---- mounts ---------------------------------------------------------------------------- */
 
+/*
+ * Places in what comes from outside, `top`, may have got symbolic links since. Those behind other
+ * mounts of ckpt's are not seen here.
+ */
+static void plan_points(struct ckpt_run *run, const Ckpt__Mnt__Mount *on, int top)
+{
+	const Ckpt__Mnt__Mount *rec;
+	char point[PATH_MAX], dir[PATH_MAX];
+
+	mnt_bytes(&on->point, dir, sizeof(dir));
+	for (size_t i = 0; (rec = ckpt_record_at(run, "mnt.mount", i)); i++) {
+		CKPT_AUTO_FD int fd = -1;
+
+		if (rec->parent != on->id || !rec->point.len ||
+		    !mnt_path_below(mnt_bytes(&rec->point, point, sizeof(point)), dir))
+			continue;
+		fd = mnt_open_below(top, point + (dir[1] ? strlen(dir) : 0), O_PATH | O_NOFOLLOW,
+				    RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV);
+		if (fd < 0 ? errno == ELOOP : mnt_is_link(fd))
+			ckpt_unmet(run, CKPT_EXIT_FAILED,
+				   "put a directory there as it was at the dump",
+				   "%s: a symbolic link leads to where it was mounted", point);
+	}
+}
+
+/* Is it there, by the user's word or as it was? */
+static int plan_place(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec, const char *path,
+		      bool given, struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int fd = -1;
+	char point[PATH_MAX];
+
+	if (!given && rec->below)
+		return mnt_plan_host(run, rec, err);
+	fd = given ? mnt_open_external(path) : mnt_open_path(AT_FDCWD, path);
+	/* a file, as it says, may be a symbolic link that is mounted itself */
+	if (fd < 0 ? given || errno == ELOOP || !mnt_host_comes(run, rec)
+		   : !rec->file && mnt_is_link(fd))
+		return ckpt_unmet(run, CKPT_EXIT_FAILED,
+				  "put it there, or say where it is: -o mnt.external=POINT:/path",
+				  "%s is to come from %s: %s",
+				  mnt_bytes(&rec->point, point, sizeof(point)), path,
+				  fd >= 0 || errno == ELOOP ? "a symbolic link leads there"
+							    : ckpt_errno_name(errno));
+	if (fd >= 0)
+		plan_points(run, rec, fd);
+	return given ? 0 : mnt_plan_host(run, rec, err);
+}
+
 static int plan_external(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec, struct ckpt_error *err)
 {
 	const char *place = mnt_external_place(run, rec);
 	char path[PATH_MAX], point[PATH_MAX];
-	struct stat st;
 
 	if ((!rec->key.len && !is_path(&rec->host)) || !is_text(&rec->key) ||
 	    (rec->host.len && (!is_path(&rec->host) || !is_path(&rec->host_point))) || rec->deleted)
@@ -89,13 +138,7 @@ static int plan_external(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec, stru
 	else
 		ckpt_log(run, CKPT_LOG_INFO, "%s of namespace %u is %s here, as it was", point,
 			 rec->ns, path);
-	if ((place || !rec->below) && lstat(place ? place : path, &st) &&
-	    (place || !mnt_host_comes(run, rec)))
-		return ckpt_unmet(run, CKPT_EXIT_FAILED,
-				  "put it there, or say where it is: -o mnt.external=POINT:/path",
-				  "%s is to come from %s: %s", point, place ? place : path,
-				  ckpt_errno_name(errno));
-	return place ? 0 : mnt_plan_host(run, rec, err);
+	return plan_place(run, rec, place ? place : path, place != NULL, err);
 }
 
 /* Its options are paths, so it is made where it is mounted: once, as a whole, in what is there. */

@@ -108,12 +108,12 @@ int mnt_make_point(int root, const char *point, bool file)
 	return dir < 0 ? -1 : make_at(dir, name, file);
 }
 
-static int take(struct sources *s, size_t i, int at, const char *path, struct ckpt_error *err)
+/* `from`: a descriptor of what is to be mounted, which becomes ours, or -1 with errno. */
+static int take(struct sources *s, size_t i, int from, const char *path, struct ckpt_error *err)
 {
 	const Ckpt__Mnt__Mount *rec = mount_at(s, i);
-	int fd = open_tree(at, path,
-			   OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW |
-				   (*path ? 0 : AT_EMPTY_PATH));
+	CKPT_AUTO_FD int place = from;
+	int fd = place < 0 ? -1 : mnt_clone(place);
 	int r = fd < 0 ? ckpt_fail_sys(err, errno, "open_tree(2) of %s", path)
 		       : mnt_prepare(fd, rec, err);
 
@@ -159,12 +159,13 @@ static int take_first(struct sources *s, const struct ckpt_mount *h, bool all,
 
 	for (size_t i = 0; i < s->made->n_mounts; i++) {
 		const Ckpt__Mnt__Mount *rec = mount_at(s, i);
+		CKPT_AUTO_FD int place = -1;
 
 		if (s->first[i] >= 0 || !is_at(s, rec, h) || !(all || rec->below))
 			continue;
 		mnt_bytes(&rec->host, path, sizeof(path));
-		s->first[i] = open_tree(AT_FDCWD, path,
-					OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
+		place = mnt_open_path(AT_FDCWD, path);
+		s->first[i] = place < 0 ? -1 : mnt_clone(place);
 		if (s->first[i] < 0)
 			return ckpt_fail_sys(err, errno, "open_tree(2) of %s, which others hide",
 					     path);
@@ -268,7 +269,7 @@ static int with_name(struct sources *s, size_t i, const char *whole, const char 
 	dir = open_parent(s->stage, path, true, &name);
 	if (dir < 0 || make_at(dir, name, rec->file))
 		return ckpt_fail_sys(err, errno, "making the deleted %s", root);
-	return take(s, i, dir, name, err);
+	return take(s, i, mnt_open_path(dir, name), name, err);
 }
 
 /* When it is mounted, for the kernel does not mount what has no name. */
@@ -321,8 +322,9 @@ static int from_filesystem(struct sources *s, size_t i, struct ckpt_error *err)
 		mnt_make_point(s->stage, path, rec->file);
 	}
 	dir = open_parent(s->stage, path, false, &name);
-	return dir < 0 ? ckpt_fail_sys(err, errno, "opening what has %s", root)
-		       : take(s, i, dir, name, err);
+	if (dir < 0)
+		return ckpt_fail_sys(err, errno, "opening what has %s", root);
+	return take(s, i, *name ? mnt_open_path(dir, name) : ckpt_steal_fd(&dir), root, err);
 }
 
 /* Moved into a namespace when its owner has made the copy, so that it comes after that. */
@@ -340,11 +342,13 @@ static int take_one(struct sources *s, size_t i, struct ckpt_error *err)
 	if (rec->fs)
 		return from_filesystem(s, i, err);
 	if (place)
-		return take(s, i, AT_FDCWD, place, err);
-	if (s->first[i] < 0)
-		return take(s, i, AT_FDCWD, mnt_bytes(&rec->host, path, sizeof(path)), err);
+		return take(s, i, mnt_open_external(place), place, err);
+	if (s->first[i] < 0) {
+		mnt_bytes(&rec->host, path, sizeof(path));
+		return take(s, i, mnt_open_path(AT_FDCWD, path), path, err);
+	}
 	snprintf(path, sizeof(path), "m%zu", i);
-	return take(s, i, s->stage, path, err);
+	return take(s, i, mnt_open_path(s->stage, path), path, err);
 }
 
 /* ---- flags that are locked on what is not ------------------------------------------------- */
@@ -399,13 +403,14 @@ static int hold_all(void *arg, struct ckpt_error *err)
 /* When its turn comes, since the kernel numbers clones too. */
 static int take_held(struct sources *s, size_t i, struct ckpt_error *err)
 {
+	CKPT_AUTO_FD int place = -1;
 	char name[32];
 
 	snprintf(name, sizeof(name), "h%zu", i);
 	if (setns(s->made->held, CLONE_NEWNS))
 		return ckpt_fail_sys(err, errno, "setns(2)");
-	s->made->mounts[i] = open_tree(s->made->shown, name,
-				       OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
+	place = mnt_open_path(s->made->shown, name);
+	s->made->mounts[i] = place < 0 ? -1 : mnt_clone(place);
 	if (s->made->mounts[i] < 0)
 		return ckpt_fail_sys(err, errno, "open_tree(2) of what has locked flags");
 	if (setns(s->made->work, CLONE_NEWNS))

@@ -42,14 +42,6 @@ static int fail(const Ckpt__Mnt__Mount *rec, struct ckpt_error *err)
 			 (const char *)rec->point.data);
 }
 
-int mnt_open_below(int root, const char *path, int flags, uint64_t resolve)
-{
-	struct open_how how = { .flags = (uint64_t)(unsigned)(flags | O_CLOEXEC),
-				.resolve = RESOLVE_IN_ROOT | resolve };
-
-	return (int)syscall(SYS_openat2, root, *path ? path : "/", &how, sizeof(how));
-}
-
 /* A filesystem that does not get what it needs is mounted read-only, with a line for the log. */
 static int is_writable(const struct stage *s, size_t i, struct ckpt_error *err)
 {
@@ -92,10 +84,10 @@ static int lay(struct stage *s, const Ckpt__Mnt__Mount *rec, size_t i, struct ck
 	mnt_bytes(&rec->point, point, sizeof(point));
 	if (s->made->mounts[i] < 0 && make_in_place(s, rec, i, err) < 0)
 		return -err->err;
-	at = mnt_open_below(s->root, point, O_PATH | O_NOFOLLOW, 0);
+	at = mnt_open_below(s->root, point, O_PATH | O_NOFOLLOW, RESOLVE_NO_SYMLINKS);
 	if (at < 0 && errno == ENOENT && !fstat(s->made->mounts[i], &st) &&
 	    !mnt_make_point(s->root, point + 1, !S_ISDIR(st.st_mode)))
-		at = mnt_open_below(s->root, point, O_PATH | O_NOFOLLOW, 0);
+		at = mnt_open_below(s->root, point, O_PATH | O_NOFOLLOW, RESOLVE_NO_SYMLINKS);
 	if (at < 0)
 		return ckpt_fail_sys(err, errno, "the place is not there");
 	if (move_mount(s->made->mounts[i], "", at, "",
@@ -208,9 +200,9 @@ static int find_again(void *arg, struct ckpt_error *err)
 		if (!rec || (rec->parent && !rec->locked))
 			continue;
 		mnt_bytes(&rec->point, point, sizeof(point));
-		fd = open_tree(AT_FDCWD, point, OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
+		fd = mnt_open_path(AT_FDCWD, point);
 		if (fd < 0 && errno != ENOENT && errno != ENOTDIR)
-			return ckpt_fail_sys(err, errno, "open_tree(2) of %s", point);
+			return ckpt_fail_sys(err, errno, "opening %s", point);
 		if (fd >= 0 && !same_root(fd, s->made->mounts[i])) {
 			close(fd);
 			fd = -1;

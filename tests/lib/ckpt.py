@@ -44,15 +44,16 @@ def wait(child, seconds):
 
 
 class Ckpt:
-    """The command of a build tree or of an installation."""
+    """The command of a build tree or of an installation; `prefix`: what runs it, as nsenter(1)."""
 
-    def __init__(self, binary, env=None):
+    def __init__(self, binary, env=None, prefix=()):
         self.binary = str(binary)
+        self.prefix = [*map(str, prefix)]
         self.env = {**os.environ, **(env or {})}
 
     def run(self, test, *args, code=OK, timeout=TIMEOUT, pass_fds=()):
         """Runs `ckpt ARGS`; fails the test unless it ends with `code` (None: any)."""
-        command = [self.binary, *map(str, args)]
+        command = [*self.prefix, self.binary, *map(str, args)]
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True, errors="replace",
                               start_new_session=True, env=self.env, cwd="/",

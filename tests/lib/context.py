@@ -27,11 +27,11 @@ class Context:
         """The build directory of a preset."""
         return self.build_root / preset
 
-    def ckpt(self, preset="release"):
+    def ckpt(self, preset="release", prefix=()):
         """The command as built by a preset."""
         # what the engine leaks by exiting is not worth a word; what it overruns is
         return Ckpt(self.build(preset) / "ckpt", {"ASAN_OPTIONS": "detect_leaks=0",
-                                                  "UBSAN_OPTIONS": "print_stacktrace=1"})
+                                                  "UBSAN_OPTIONS": "print_stacktrace=1"}, prefix)
 
     def scenario(self, name):
         """The program of a scenario."""

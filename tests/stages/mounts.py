@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: MIT
+"""Single mounts: of filesystems that are asked by a look already, in a mount namespace that the test has
+made for ckpt, and such as the machine around the tree has changed by the time of the restore."""
+import os
+import subprocess
+
+from lib import ckpt as codes
+from lib import mounts, proc
+from lib.report import Skip, expect
+
+# ckpt is where this runs, and so is the tree that it starts if nothing takes that elsewhere
+WORLD = """
+import ctypes, fcntl, os, pathlib, struct, subprocess, sys, threading
+libc = ctypes.CDLL(None, use_errno=True)
+here = pathlib.Path(sys.argv[1])
+
+def mount(point, kind, data=None, flags=0):
+    point.mkdir(exist_ok=True)
+    if libc.mount(kind.encode(), str(point).encode(), kind.encode(), flags, data and data.encode()):
+        raise OSError(ctypes.get_errno(), f"mount(2) of {kind}")
+
+def outside():
+    {outside}
+
+try:
+    outside()
+except OSError as error:
+    (here / "skip").write_text(str(error))
+    sys.exit()
+child = subprocess.Popen([*sys.argv[3:], "sh", "-ec", sys.argv[2], "sh", here], start_new_session=True,
+                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+(here / "pid.new").write_text(str(child.pid))
+(here / "pid.new").rename(here / "pid")
+child.wait()
+threading.Event().wait()
+"""
+TREE = 'exec sleep 99999'
+
+
+def build(context, test, outside="pass", tree=TREE, begin=("unshare", "-m")):
+    """The tree's root, and the ckpt that is where it was begun."""
+    program = WORLD.replace("{outside}", "\n    ".join(outside.strip().splitlines()))
+    with open(test.log_path, "a", encoding="utf-8") as log:
+        world = subprocess.Popen(["unshare", "-m", "python3", "-B", "-c", program, test.dir, tree,
+                                  *begin], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                 start_new_session=True, cwd="/")
+    test.cleanup(proc.kill_tree, world.pid)
+    skip, number = test.dir / "skip", test.dir / "pid"
+    proc.wait_until("not built", lambda: number.exists() or world.poll() is not None, 60)
+    if skip.exists():
+        raise Skip(skip.read_text())
+    pid = int(number.read_text())
+    proc.wait_until("not built", lambda: proc.read(f"/proc/{pid}/comm") in ("", "sleep\n"), 60)
+    return pid, context.ckpt(prefix=("nsenter", "-t", world.pid, "-m", "--"))
+
+
+def seen(pid):
+    """Its mounts but for numbers."""
+    return [{key: mount[key] for key in ("root", "point", "flags", "type", "source", "options")}
+            for mount in mounts.parse(proc.read(f"/proc/{pid}/mountinfo"))]
+
+
+def again(test, pid, ckpt):
+    """Saved, gone, and back with the same mounts."""
+    before, pids = seen(pid), proc.tree(pid)
+    ckpt.dump(test, pid, test.dir / "image")
+    proc.wait_gone(pids)
+    pid = ckpt.restore(test, test.dir / "image")
+    after = seen(pid)
+    expect(after == before, f"{after} was {before}")
+    return pid
+
+
+# whoever asks for what is to be mounted there gets it denied
+AUTOMOUNT = """
+ours, theirs = os.pipe()
+mount(here / "auto", "autofs", f"fd={theirs},pgrp={os.getpgrp()},minproto=5,maxproto=5,direct")
+top = os.open(here / "auto", os.O_RDONLY)
+def deny():
+    while True:
+        request = os.read(ours, 4096)
+        (here / "asked").touch()
+        fcntl.ioctl(top, 0x9361, struct.unpack_from("I", request, 8)[0])
+threading.Thread(target=deny, daemon=True).start()
+"""
+
+
+def automount(context, test):
+    """An automount of ckpt's own namespace is cloned, and not asked for."""
+    again(test, *build(context, test, AUTOMOUNT))
+    expect(not (test.dir / "asked").exists(), "what is behind an automount was asked for")
+
+
+BIND = "mkdir -p $1/from/in $1/at/in; mount --bind $1/from/in $1/at/in; exec sleep 99999"
+JAIL = """mkdir -p $1/jail/in; exec python3 -B -c '
+import os, sys, time
+name = open("/proc/self/comm", "w")
+os.chroot(sys.argv[1] + "/jail/in"); os.chdir("/")
+name.write("sleep"); name.close()
+time.sleep(99999)' $1"""
+
+# {name: (a directory that becomes a link, the tree, how that begins)}
+LINKS = {
+    "place": ("at/in", BIND, ("unshare", "-m")),
+    "place-above": ("at", BIND, ("unshare", "-m")),
+    "source": ("from/in", BIND, ("unshare", "-m")),
+    "source-above": ("from", BIND, ("unshare", "-m")),
+    "root": ("jail/in", JAIL, ()),
+    "root-above": ("jail", JAIL, ()),
+}
+
+
+def links(context, test, name, tree, begin):
+    """The kernel's paths have no symbolic links: one that is there by now leads to what is not the tree's."""
+    pid, ckpt = build(context, test, tree=tree, begin=begin)
+    pids = proc.tree(pid)
+    ckpt.dump(test, pid, test.dir / "image")
+    proc.wait_gone(pids)
+    (test.dir / name).rename(test.dir / "other")
+    (test.dir / name).symlink_to(test.dir / "other")
+    run = ckpt.run(test, "restore", "-D", test.dir / "image", "-d", code=codes.FAILED)
+    expect("cannot be restored" in run.err and "a symbolic link leads" in run.err, f"it says {run.err}")
+
+
+def tests(context):
+    """One for each."""
+    yield "mounts/automount", lambda test: automount(context, test)
+    for name, item in LINKS.items():
+        yield f"mounts/link/{name}", lambda test, item=item: links(context, test, *item)
