@@ -175,15 +175,29 @@ static const char *no_source(const struct mnt_state *st, const struct mnt_mount 
 	return type->in_place ? no_place(st, m) : NULL;
 }
 
+/* Of a FUSE filesystem root may not see more than its top: what a bind shows of it is not to be
+ * had. */
+static const char *out_of_reach(const struct mnt_mount *m, char *buf, size_t size)
+{
+	CKPT_AUTO_FD int fd = m->below ? -1 : mnt_open_path(AT_FDCWD, m->path);
+
+	if (m->below || fd >= 0)
+		return NULL;
+	snprintf(buf, size, "it comes from %s, where ckpt may not look: %s", m->path,
+		 ckpt_errno_name(errno));
+	return buf;
+}
+
 static void survey_source(struct ckpt_run *run, const struct mnt_state *st,
 			  const struct mnt_mount *m)
 {
 	struct ckpt_blocker b = { "filesystem", m->ns->member, m->m->point, NULL, NULL, true };
-	char reason[160], hint[PATH_MAX + 64];
+	char reason[PATH_MAX + 64], hint[PATH_MAX + 64];
 
-	if (m->key || m->host)
+	if (m->key)
 		return;
-	b.reason = no_source(st, m, reason, sizeof(reason));
+	b.reason = m->host ? out_of_reach(m, reason, sizeof(reason))
+			   : no_source(st, m, reason, sizeof(reason));
 	snprintf(hint, sizeof(hint), "say where it is: -o mnt.external=%s", m->m->point);
 	b.hint = hint;
 	if (b.reason)

@@ -91,6 +91,46 @@ def automount(context, test):
     expect(not (test.dir / "asked").exists(), "what is behind an automount was asked for")
 
 
+# nobody but that user may look at more than its top, which is not told by stat(2) either: as of a desktop
+# in /run/user. It has a directory `part`.
+FUSE = """
+device = os.open("/dev/fuse", os.O_RDWR)
+directory = struct.pack("<6Q10I", 1, 0, 0, 0, 0, 0, 0, 0, 0, 0o40755, 2, 1000, 1000, 0, 4096, 0)
+def serve():
+    while True:
+        request = os.read(device, 1 << 20)
+        _, code, unique = struct.unpack_from("<IIQ", request)
+        answer = {26: struct.pack("<IIIIHHI", 7, 31, 4096, 0, 9, 9, 4096) + bytes(40),
+                  1: struct.pack("<4Q2I", 2, 0, 3600, 3600, 0, 0) + directory,
+                  3: struct.pack("<Q2I", 3600, 0, 0) + directory}.get(code)
+        os.write(device, struct.pack("<IiQ", 16 + len(answer or b""), 0 if answer else -38, unique) +
+                 (answer or b""))
+mount(here / "fuse", "fuse", f"fd={device},rootmode=40000,user_id=1000,group_id=1000")
+threading.Thread(target=serve, daemon=True).start()
+"""
+PART = """mkdir $1/part
+setpriv --reuid 1000 --regid 1000 --clear-groups --inh-caps +sys_admin,+dac_override \\
+    --ambient-caps +sys_admin,+dac_override python3 -B -c '
+import ctypes, sys
+sys.exit(ctypes.CDLL(None).mount(f"{sys.argv[1]}/fuse/part".encode(), f"{sys.argv[1]}/part".encode(), None, 4096,
+                                 None))' $1
+exec sleep 99999"""
+
+
+def fuse(context, test):
+    """Root mounts what it may not look at."""
+    again(test, *build(context, test, FUSE))
+
+
+def fuse_part(context, test):
+    """What only that user may look up is refused by name."""
+    pid, ckpt = build(context, test, FUSE, PART)
+    run = ckpt.dump(test, pid, test.dir / "image", "--json", code=codes.REFUSED)
+    listed = [(item["object"], item["reason"]) for item in run.json()["blockers"]]
+    expect(listed == [(f"{test.dir}/part", f"it comes from {test.dir}/fuse/part, where ckpt may not look: "
+                                           "EACCES")], f"{listed}")
+
+
 BIND = "mkdir -p $1/from/in $1/at/in; mount --bind $1/from/in $1/at/in; exec sleep 99999"
 JAIL = """mkdir -p $1/jail/in; exec python3 -B -c '
 import os, sys, time
@@ -125,5 +165,7 @@ def links(context, test, name, tree, begin):
 def tests(context):
     """One for each."""
     yield "mounts/automount", lambda test: automount(context, test)
+    yield "mounts/fuse", lambda test: fuse(context, test)
+    yield "mounts/fuse-part", lambda test: fuse_part(context, test)
     for name, item in LINKS.items():
         yield f"mounts/link/{name}", lambda test, item=item: links(context, test, *item)
