@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
+#include <sys/ioctl.h>
 #include <sys/sendfile.h>
 #include <sys/sysmacros.h>
 #include <sys/xattr.h>
@@ -18,8 +19,9 @@ struct level {
 struct fill {
 	struct ckpt_run *run;
 	int root, pages;
-	/* all is there; only what has touched directories, sockets and FIFOs is undone */
-	bool times_only;
+	/* all is there: what has touched directories, sockets and FIFOs is undone, and flags come
+	 */
+	bool settle;
 	struct level *stack;
 	size_t n, cap;
 	/* first names of files that have several */
@@ -63,12 +65,49 @@ static int set_times(int fd, const Ckpt__Mnt__Inode *rec, struct ckpt_error *err
 	return 0;
 }
 
-/* What is left of a directory: its times, when nothing is added to it any more. */
+/* By the path of a descriptor; a symbolic link has none of its own that leads to it. */
+static int set_xattrs(const char *path, const Ckpt__Mnt__Inode *rec, struct ckpt_error *err)
+{
+	for (size_t i = 0; i < rec->n_xattrs; i++) {
+		const Ckpt__Mnt__Xattr *x = rec->xattrs[i];
+
+		if ((S_ISLNK(rec->mode) ? lsetxattr : setxattr)(path, x->name, x->value.data,
+								x->value.len, 0))
+			return ckpt_fail_sys(err, errno, "its attribute %s", x->name);
+	}
+	return 0;
+}
+
+static int set_flags(int fd, unsigned flags, struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int file = -1;
+	int value = (int)flags;
+	char path[40];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	file = open(path, O_RDONLY | O_NONBLOCK | O_NOATIME | O_CLOEXEC);
+	return file < 0 || ioctl(file, FS_IOC_SETFLAGS, &value)
+		       ? ckpt_fail_sys(err, errno, "its flags %#x", flags)
+		       : 0;
+}
+
+/*
+ * What is left of a directory: its attributes, as what is made in it would inherit those, and its
+ * times, when nothing is added to it any more.
+ */
 static int leave(struct fill *f, struct ckpt_error *err)
 {
 	struct level *l = &f->stack[--f->n];
-	int r = set_times(l->fd, l->rec, err);
+	char path[40];
+	int r = 0;
 
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", l->fd);
+	if (!f->settle)
+		r = set_xattrs(path, l->rec, err);
+	if (r == 0)
+		r = set_times(l->fd, l->rec, err);
+	if (r == 0 && f->settle && l->rec->flags)
+		r = set_flags(l->fd, l->rec->flags, err);
 	close(l->fd);
 	return r;
 }
@@ -136,29 +175,26 @@ static int make(int dir, const char *name, const Ckpt__Mnt__Inode *rec, struct c
 	return r ? ckpt_fail_sys(err, errno, "making it") : 0;
 }
 
-/* After the change of owner, which takes set-user-id bits and capabilities away. */
-static int attributes(int fd, const Ckpt__Mnt__Inode *rec, struct ckpt_error *err)
+/*
+ * When the data is there: a change of data or owner takes set-user-id bits and capabilities away.
+ * Those of a directory come when it is left.
+ */
+static int attributes(int fd, const char *path, const Ckpt__Mnt__Inode *rec, struct ckpt_error *err)
 {
-	char path[40];
-
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	if (fchownat(fd, "", rec->uid, rec->gid, AT_EMPTY_PATH))
 		return ckpt_fail_sys(err, errno, "its owner %u:%u", rec->uid, rec->gid);
-	if (S_ISLNK(rec->mode))
-		return 0;
-	if (chmod(path, rec->mode & 07777))
+	if (!S_ISLNK(rec->mode) && chmod(path, rec->mode & 07777))
 		return ckpt_fail_sys(err, errno, "its mode %04o", rec->mode & 07777);
-	for (size_t i = 0; i < rec->n_xattrs; i++)
-		if (setxattr(path, rec->xattrs[i]->name, rec->xattrs[i]->value.data,
-			     rec->xattrs[i]->value.len, 0))
-			return ckpt_fail_sys(err, errno, "its attribute %s", rec->xattrs[i]->name);
-	return 0;
+	return S_ISDIR(rec->mode) ? 0 : set_xattrs(path, rec, err);
 }
 
 int mnt_inode_apply(int fd, const Ckpt__Mnt__Inode *rec, struct ckpt_error *err)
 {
-	int r = attributes(fd, rec, err);
+	char path[40];
+	int r;
 
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	r = attributes(fd, path, rec, err);
 	return r < 0 ? r : set_times(fd, rec, err);
 }
 
@@ -175,6 +211,35 @@ static int link_again(struct fill *f, int dir, const char *name, const Ckpt__Mnt
 	return ckpt_fail_image(err, "inode %u is not there", rec->link);
 }
 
+/* A new file, but for what comes last of all. */
+static int fill_one(struct fill *f, int dir, const char *name, int fd, const Ckpt__Mnt__Inode *rec,
+		    struct ckpt_error *err)
+{
+	char path[NAME_MAX + 40];
+	int r = 0;
+
+	if (S_ISREG(rec->mode) && rec->size)
+		r = write_data(f, fd, rec, err);
+	/* it can be set while the directory is empty only, which inherits it */
+	if (r == 0 && S_ISDIR(rec->mode) && rec->flags & FS_CASEFOLD_FL)
+		r = set_flags(fd, FS_CASEFOLD_FL, err);
+	if (S_ISLNK(rec->mode))
+		snprintf(path, sizeof(path), "/proc/self/fd/%d/%s", dir, name);
+	else
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	return r < 0 ? r : attributes(fd, path, rec, err);
+}
+
+static bool is_settled(const Ckpt__Mnt__Inode *rec)
+{
+	return rec->link || S_ISLNK(rec->mode) || (S_ISREG(rec->mode) && !rec->flags);
+}
+
+static int settle_one(int fd, const Ckpt__Mnt__Inode *rec, struct ckpt_error *err)
+{
+	return S_ISREG(rec->mode) ? set_flags(fd, rec->flags, err) : set_times(fd, rec, err);
+}
+
 static int add(struct fill *f, size_t index, const Ckpt__Mnt__Inode *rec, struct ckpt_error *err)
 {
 	const int dir = f->n ? f->stack[f->n - 1].fd : f->root;
@@ -182,29 +247,27 @@ static int add(struct fill *f, size_t index, const Ckpt__Mnt__Inode *rec, struct
 	CKPT_AUTO_FD int fd = -1;
 	int r = 0;
 
+	if (f->settle && is_settled(rec))
+		return 0;
 	if (rec->parent)
 		mnt_bytes(&rec->name, name, sizeof(name));
 	if (rec->link)
-		return f->times_only ? 0 : link_again(f, dir, name, rec, err);
-	if (f->times_only && (S_ISREG(rec->mode) || S_ISLNK(rec->mode)))
-		return 0;
-	if (rec->parent && !f->times_only)
+		return link_again(f, dir, name, rec, err);
+	if (rec->parent && !f->settle)
 		r = make(dir, name, rec, err);
 	if (r < 0)
 		return r;
 	fd = openat(dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0)
-		return f->times_only ? 0 : ckpt_fail_sys(err, errno, "opening it");
-	if (!f->times_only)
-		r = attributes(fd, rec, err);
-	if (r == 0 && !f->times_only && S_ISREG(rec->mode) && rec->size)
-		r = write_data(f, fd, rec, err);
+		return f->settle ? 0 : ckpt_fail_sys(err, errno, "opening it");
+	if (!f->settle)
+		r = fill_one(f, dir, name, fd, rec, err);
 	if (r < 0)
 		return r;
 	if (S_ISDIR(rec->mode))
 		return push(&f->stack, &f->n, &f->cap, rec, ckpt_steal_fd(&fd), err);
-	r = set_times(fd, rec, err);
-	if (r == 0 && !f->times_only && f->has_links[index - f->first])
+	r = f->settle ? settle_one(fd, rec, err) : set_times(fd, rec, err);
+	if (r == 0 && !f->settle && f->has_links[index - f->first])
 		r = push(&f->linked, &f->n_linked, &f->cap_linked, rec, ckpt_steal_fd(&fd), err);
 	return r;
 }
@@ -260,7 +323,7 @@ static int each(struct fill *f, uint32_t fs, struct ckpt_error *err)
 			r = leave(f, err);
 		/* a directory that has gone meanwhile: then nothing in it matters */
 		if (r == 0 && rec->parent && !f->n) {
-			if (f->times_only)
+			if (f->settle)
 				break;
 			return ckpt_fail_image(err, "inode %u has no directory", rec->id);
 		}
@@ -272,11 +335,11 @@ static int each(struct fill *f, uint32_t fs, struct ckpt_error *err)
 	return r;
 }
 
-int mnt_content_fill(struct ckpt_run *run, uint32_t fs, int root, bool times_only,
+int mnt_content_fill(struct ckpt_run *run, uint32_t fs, int root, bool settle,
 		     struct ckpt_error *err)
 {
 	__attribute__((cleanup(fill_free))) struct fill f = {
-		.run = run, .root = root, .pages = -1, .times_only = times_only
+		.run = run, .root = root, .pages = -1, .settle = settle
 	};
 	CKPT_AUTO_IDS struct ckpt_ids ids = { 0 };
 	struct stat top;

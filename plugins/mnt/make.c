@@ -374,10 +374,16 @@ static int make_one(struct ckpt_run *run, struct mnt_made *made, size_t i, struc
 				    : make_with_others(run, made, i, err);
 }
 
-static int seal_read_only(int fd, struct ckpt_error *err)
+/* Read-only when all is there, flags too, which are set last of all elsewhere. */
+static int seal(struct ckpt_run *run, const Ckpt__Mnt__Filesystem *rec, int fd,
+		struct ckpt_error *err)
 {
-	CKPT_AUTO_FD int pick = fspick(fd, "", FSPICK_CLOEXEC | FSPICK_EMPTY_PATH);
+	CKPT_AUTO_FD int pick = -1;
+	int r = mnt_content_fill(run, rec->id, fd, true, err);
 
+	if (r < 0)
+		return r;
+	pick = fspick(fd, "", FSPICK_CLOEXEC | FSPICK_EMPTY_PATH);
 	if (pick < 0 || fsconfig(pick, FSCONFIG_SET_FLAG, "ro", NULL, 0) ||
 	    fsconfig(pick, FSCONFIG_CMD_RECONFIGURE, NULL, NULL, 0))
 		return ckpt_fail_sys(err, errno, "making it read-only");
@@ -395,7 +401,7 @@ int mnt_make_filesystems(struct ckpt_run *run, struct mnt_made *made, struct ckp
 		if (mnt_fstype(rec->type)->content == MNT_INODES)
 			r = mnt_content_fill(run, rec->id, made->fs[i], false, err);
 		if (r == 0 && mnt_fs_read_only(rec) && mnt_fstype(rec->type)->content == MNT_INODES)
-			r = seal_read_only(made->fs[i], err);
+			r = seal(run, rec, made->fs[i], err);
 		if (r < 0)
 			return ckpt_wrap(err, "filesystem %u (%s)", rec->id, rec->type);
 	}

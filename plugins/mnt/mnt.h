@@ -3,6 +3,7 @@
 #ifndef MNT_H
 #define MNT_H
 
+#include <linux/fs.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -145,6 +146,10 @@ int mnt_clone(int fd);
 
 /* ---- content (save.c, fill.c) --------------------------------------------------------- */
 
+/* Of FS_IOC_GETFLAGS: what chattr(1) sets of a file in a tmpfs. */
+#define MNT_FIXED ((uint32_t)(FS_IMMUTABLE_FL | FS_APPEND_FL))
+#define MNT_FLAGS ((uint32_t)(MNT_FIXED | FS_NODUMP_FL | FS_NOATIME_FL | FS_CASEFOLD_FL))
+
 /* Owner, mode, times. */
 void mnt_inode_of(Ckpt__Mnt__Inode *rec, const struct stat *st);
 int mnt_inode_apply(int fd, const Ckpt__Mnt__Inode *rec, struct ckpt_error *err);
@@ -155,8 +160,11 @@ const char *mnt_overlay_lost(struct ckpt_run *run, const struct mnt_mount *m);
 bool mnt_is_work(const struct mnt_state *st, const struct stat *dir);
 int mnt_content_save(struct ckpt_run *run, struct mnt_state *st, const struct mnt_mount *m,
 		     struct ckpt_error *err);
-/* Into a filesystem that is empty; `root` is a descriptor of its root directory. */
-int mnt_content_fill(struct ckpt_run *run, uint32_t fs, int root, bool times_only,
+/*
+ * Into a filesystem that is empty; `root` is a descriptor of its root directory. `settle`: when
+ * nothing is done to its files any more, times that have changed meanwhile, and flags.
+ */
+int mnt_content_fill(struct ckpt_run *run, uint32_t fs, int root, bool settle,
 		     struct ckpt_error *err);
 
 /* ---- restore (make.c, source.c, stage.c, group.c)

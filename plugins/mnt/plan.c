@@ -2,8 +2,10 @@
 /* restore: every value of the records, and whether what comes from outside is there. */
 #include <errno.h>
 #include <limits.h>
+#include <linux/capability.h>
 #include <linux/openat2.h>
 #include <stdio.h>
+#include <sys/syscall.h>
 
 #include "mnt.h"
 
@@ -255,19 +257,33 @@ static bool good_name(const Ckpt__Mnt__Inode *rec)
 	       !(n->len == 2 && !memcmp(n->data, "..", 2));
 }
 
+/* What it takes to set them; not in a user namespace. */
+static void plan_flags(struct ckpt_run *run)
+{
+	struct __user_cap_header_struct head = { _LINUX_CAPABILITY_VERSION_3, 0 };
+	struct __user_cap_data_struct caps[_LINUX_CAPABILITY_U32S_3] = { 0 };
+
+	syscall(SYS_capget, &head, caps);
+	if (!(caps[0].effective & 1U << CAP_LINUX_IMMUTABLE))
+		ckpt_unmet(run, CKPT_EXIT_PRIVILEGE, "run ckpt with it",
+			   "files that are immutable or append-only need CAP_LINUX_IMMUTABLE");
+}
+
 static bool good_type(const Ckpt__Mnt__Inode *rec)
 {
 	switch (rec->mode & S_IFMT) {
 	case S_IFDIR:
+		return !rec->size && !rec->target.len && !(rec->flags & ~MNT_FLAGS);
 	case S_IFCHR:
 	case S_IFBLK:
 	case S_IFIFO:
 	case S_IFSOCK:
-		return !rec->size && !rec->target.len;
+		return !rec->size && !rec->target.len && !rec->flags;
 	case S_IFREG:
-		return rec->size <= INT64_MAX && !rec->target.len;
+		return rec->size <= INT64_MAX && !rec->target.len &&
+		       !(rec->flags & ~(MNT_FLAGS & ~(uint32_t)FS_CASEFOLD_FL));
 	case S_IFLNK:
-		return rec->target.len && is_text(&rec->target) && !rec->size;
+		return rec->target.len && is_text(&rec->target) && !rec->size && !rec->flags;
 	}
 	return false;
 }
@@ -312,6 +328,7 @@ static int plan_content(struct ckpt_run *run, struct ckpt_error *err)
 	const Ckpt__Mnt__Inode *rec;
 	uint32_t fs = 0;
 	uint64_t size = 0;
+	bool fixed = false;
 	int fd = -1, r = 0;
 
 	if (!ckpt_record_count(run, "mnt.inode"))
@@ -324,11 +341,15 @@ static int plan_content(struct ckpt_run *run, struct ckpt_error *err)
 		return r;
 	if (fd >= 0)
 		close(fd);
-	for (size_t i = 0; (rec = ckpt_record_at(run, "mnt.inode", i)); fs = rec->fs, i++)
+	for (size_t i = 0; (rec = ckpt_record_at(run, "mnt.inode", i)); fs = rec->fs, i++) {
+		fixed |= (rec->flags & MNT_FIXED) != 0;
 		if (rec->fs < fs || !good_place(run, rec) || !good_name(rec) ||
 		    (!rec->link && (!good_type(rec) || !good_extents(rec, size) ||
 				    rec->uid == UINT32_MAX || rec->gid == UINT32_MAX)))
 			return ckpt_fail_image(err, "inode %u is not valid", rec->id);
+	}
+	if (fixed && !ckpt_plan_only(run))
+		plan_flags(run);
 	return 0;
 }
 

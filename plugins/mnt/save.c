@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
+#include <sys/ioctl.h>
 #include <sys/sysmacros.h>
 #include <sys/xattr.h>
 
@@ -22,6 +23,7 @@ struct name_of {
 struct save {
 	struct ckpt_run *run;
 	struct mnt_state *st;
+	const struct mnt_mount *m;
 	uint32_t fs;
 	struct name_of *linked; /* files with several names that were met */
 	size_t n_linked;
@@ -111,6 +113,33 @@ static int read_xattrs(const char *path, Ckpt__Mnt__Inode *rec, struct parts *p,
 		p->xattr_list[i] = &p->xattrs[i];
 	rec->xattrs = p->xattr_list;
 	rec->n_xattrs = p->n_xattrs;
+	return 0;
+}
+
+/* ---- flags ------------------------------------------------------------------------------ */
+
+/* ramfs has none, and tmpfs before 6.0. Those that only tell of the file's insides are not asked
+ * for. */
+static int read_flags(struct save *s, int dir, const char *name, Ckpt__Mnt__Inode *rec,
+		      struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int fd =
+		openat(dir, name, O_RDONLY | O_NOATIME | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	unsigned flags = 0;
+	char text[64];
+
+	if (fd < 0)
+		return ckpt_fail_sys(err, errno, "opening it");
+	if (ioctl(fd, FS_IOC_GETFLAGS, &flags))
+		return errno == ENOTTY || errno == EOPNOTSUPP
+			       ? 0
+			       : ckpt_fail_sys(err, errno, "FS_IOC_GETFLAGS");
+	rec->flags = flags & MNT_FLAGS;
+	if (flags == rec->flags)
+		return 0;
+	snprintf(text, sizeof(text), "it has flags that are not saved: %#x", flags & ~MNT_FLAGS);
+	mnt_refuse(s->run, s->m->ns, "content", name, text,
+		   "take them off (chattr(1)), or allow the loss");
 	return 0;
 }
 
@@ -287,6 +316,8 @@ static int put(struct save *s, const struct object *o, const struct stat *st, ui
 	}
 	snprintf(path, sizeof(path), "/proc/self/fd/%d/%s", o->dir, o->at);
 	r = read_xattrs(path, &rec, &p, err);
+	if (r == 0 && (S_ISREG(st->st_mode) || S_ISDIR(st->st_mode)))
+		r = read_flags(s, o->dir, o->at, &rec, err);
 	if (r == 0 && S_ISREG(st->st_mode) && st->st_size)
 		r = read_file(s, o->dir, o->at, &rec, &p, err);
 	return r < 0 ? r : ckpt_record_put(s->run, MNT_REC_INODE, &rec.base, err);
@@ -379,7 +410,7 @@ static int save_top(struct save *s, int dir, const char *root, struct ckpt_error
 int mnt_content_save(struct ckpt_run *run, struct mnt_state *st, const struct mnt_mount *m,
 		     struct ckpt_error *err)
 {
-	struct save s = { .run = run, .st = st, .fs = m->fs->id };
+	struct save s = { .run = run, .st = st, .m = m, .fs = m->fs->id };
 	CKPT_AUTO_FD int dir = openat(m->fd, ".", O_RDONLY | O_DIRECTORY | O_NOATIME | O_CLOEXEC);
 	int r;
 

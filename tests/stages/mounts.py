@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: MIT
 """Single mounts: of filesystems that are asked by a look already, in a mount namespace that the test has
 made for ckpt, and such as the machine around the tree has changed by the time of the restore."""
+import fcntl
 import os
+import pathlib
+import struct
 import subprocess
 
 from lib import ckpt as codes
 from lib import mounts, proc
+from lib.context import command
 from lib.report import Skip, expect
 
 # ckpt is where this runs, and so is the tree that it starts if nothing takes that elsewhere
@@ -112,8 +116,8 @@ PART = """mkdir $1/part
 setpriv --reuid 1000 --regid 1000 --clear-groups --inh-caps +sys_admin,+dac_override \\
     --ambient-caps +sys_admin,+dac_override python3 -B -c '
 import ctypes, sys
-sys.exit(ctypes.CDLL(None).mount(f"{sys.argv[1]}/fuse/part".encode(), f"{sys.argv[1]}/part".encode(), None, 4096,
-                                 None))' $1
+source, point = (f"{sys.argv[1]}/{name}".encode() for name in ("fuse/part", "part"))
+sys.exit(ctypes.CDLL(None).mount(source, point, None, 4096, None))' $1
 exec sleep 99999"""
 
 
@@ -162,6 +166,64 @@ def links(context, test, name, tree, begin):
     expect("cannot be restored" in run.err and "a symbolic link leads" in run.err, f"it says {run.err}")
 
 
+TMPFS = "mount -t tmpfs test /srv; exec sleep 99999"
+CAPABILITY = struct.pack("<5I", 0x02000001, 1 << 13, 0, 0, 0)
+ACL = struct.pack("<IHHIHHIHHIHHIHHI", 2, 1, 7, 0xffffffff, 2, 7, 1000, 4, 5, 0xffffffff, 16, 7, 0xffffffff,
+                  32, 5, 0xffffffff)
+GETFLAGS, SETFLAGS, IMMUTABLE, APPEND, NODUMP, NOATIME = 0x80086601, 0x40086602, 16, 32, 64, 128
+
+
+def flags(path, value=None):
+    """What chattr(1) sets."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        if value is not None:
+            fcntl.ioctl(fd, SETFLAGS, struct.pack("I", value))
+        return struct.unpack("I", fcntl.ioctl(fd, GETFLAGS, bytes(4)))[0]
+    finally:
+        os.close(fd)
+
+
+def described(top):
+    """What an ordinary look at files does not show."""
+    return [(str(path.relative_to(top)), path.is_symlink() or path.is_fifo() or flags(path),
+             {name: os.getxattr(path, name, follow_symlinks=False)
+              for name in os.listxattr(path, follow_symlinks=False)})
+            for path in (top, *sorted(top.rglob("*")))]
+
+
+def attributes(context, test, read_only):
+    """Capabilities, access lists, attributes of links, and flags of files in a tmpfs."""
+    pid, ckpt = build(context, test, tree=TMPFS)
+    top = pathlib.Path(f"/proc/{pid}/root/srv")
+    for name in ("capable", "fixed", "other"):
+        (top / name).write_text("text")
+    os.link(top / "fixed", top / "hard")
+    for name in ("dir", "dir/closed"):
+        (top / name).mkdir()
+    (top / "dir/closed/plain").touch()
+    os.mkfifo(top / "dir/closed/fifo")
+    os.symlink("fixed", top / "link")
+    os.setxattr(top / "capable", "security.capability", CAPABILITY)
+    os.setxattr(top / "link", "trusted.test", b"of a link", follow_symlinks=False)
+    # inherited by what is made in it from then on
+    os.setxattr(top / "dir", "system.posix_acl_default", ACL)
+    (top / "dir/later").touch()
+    try:
+        for name, value in (("fixed", IMMUTABLE), ("other", NODUMP | NOATIME), ("dir/closed", IMMUTABLE),
+                            ("dir", APPEND | NODUMP)):
+            flags(top / name, value)
+    except OSError as error:
+        raise Skip(f"no flags in a tmpfs: {error}") from error
+    if read_only:
+        command(test, "nsenter", "-t", pid, "-m", "mount", "-o", "remount,ro", "/srv")
+    before = described(top)
+    pid = again(test, pid, ckpt)
+    top = pathlib.Path(f"/proc/{pid}/root/srv")
+    expect(described(top) == before, f"{described(top)} was {before}")
+    ckpt.verify(test, test.dir / "image")
+
+
 def tests(context):
     """One for each."""
     yield "mounts/automount", lambda test: automount(context, test)
@@ -169,3 +231,6 @@ def tests(context):
     yield "mounts/fuse-part", lambda test: fuse_part(context, test)
     for name, item in LINKS.items():
         yield f"mounts/link/{name}", lambda test, item=item: links(context, test, *item)
+    for name, read_only in (("written", False), ("read-only", True)):
+        yield (f"mounts/attributes/{name}",
+               lambda test, read_only=read_only: attributes(context, test, read_only))
