@@ -17,7 +17,7 @@
 #include "process/set.h"
 #include "process/uapi.h"
 
-#define TICK_NS 20000000
+#define TICK_NS 10000000
 /* The library's for the time of a seizure, and whoever embeds it gets it back. */
 #define SIGNAL (SIGRTMAX - 1)
 
@@ -38,16 +38,25 @@ void execing_reap(const struct ckpt_task *t)
 	}
 }
 
+/*
+ * A thread that is still the same as a tick ago may have to be waited for. Others are stopped in
+ * microseconds, and to look at hundreds of siblings meanwhile takes longer than that.
+ */
 static void on_tick(int sig, siginfo_t *info, void *context)
 {
-	const struct execing *x = info->si_value.sival_ptr;
+	struct execing *x = info->si_value.sival_ptr;
+	const struct ckpt_thread *th = x->asking;
 	const int before = errno;
 
-	if (info->si_code == SI_TIMER && x->asking) {
-		execing_reap(x->asking);
-		/* which waits for our requests, and takes note when it gets that (keeper.c) */
-		if (x->keeper > 0)
-			kill(x->keeper, SIGALRM);
+	if (info->si_code == SI_TIMER && th) {
+		if (th == x->late) {
+			execing_reap(th->task);
+			/* which waits for our requests, and takes note when it gets that (keeper.c)
+			 */
+			if (x->keeper > 0)
+				kill(x->keeper, SIGALRM);
+		}
+		x->late = th;
 	}
 	errno = before;
 }

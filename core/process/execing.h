@@ -11,11 +11,13 @@
 #include <ckpt/error.h>
 
 struct ckpt_task;
+struct ckpt_thread;
 
 struct execing {
-	const struct ckpt_task *volatile asking; /* whose thread is being seized */
-	volatile pid_t keeper;			 /* the tracer of some of its others, or 0 */
-	struct sigaction action;		 /* what was there before */
+	const struct ckpt_thread *volatile asking; /* that is being seized */
+	const struct ckpt_thread *volatile late;   /* that was so at the last tick */
+	volatile pid_t keeper;			   /* the tracer of some of its others, or 0 */
+	struct sigaction action;		   /* what was there before */
 	sigset_t mask;
 	timer_t timer;
 	bool begun, unblocked, ticks;

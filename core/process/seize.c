@@ -200,7 +200,7 @@ static int seize_thread(struct scan *s, struct ckpt_thread *th, struct ckpt_erro
 	int r;
 
 	s->execing->keeper = s->ps->keeper.pid;
-	s->execing->asking = th->task;
+	s->execing->asking = th;
 	r = stop_thread(s, th, err);
 	s->execing->asking = NULL;
 	return r || th->agent->state != THREAD_STOPPED ? r : look_after(s, th, err);
