@@ -29,7 +29,7 @@
 #include "process/set.h"
 #include "process/uapi.h"
 
-#define STOP_TIMEOUT_MS 3000
+#define STOP_TIMEOUT_MS 10000
 #define RED_ZONE	128
 #define SHORT_WAIT_US	100   /* of yielding before it is worth sleeping */
 #define SHORT_SLICE	50000 /* nanoseconds of the first sleep; each is twice the last, up to: */

@@ -20,7 +20,9 @@
 #include "process/uapi.h"
 
 #define STOP_TIMEOUT_MS 3000
-#define MOST_PROGRAMS	100 /* that a process executes one after the other while it is stopped */
+#define STUCK_MS	500   /* after it: is it in uninterruptible sleep still? */
+#define STARVED_MS	60000 /* for one that is waiting for a processor */
+#define MOST_PROGRAMS	100   /* that a process executes one after the other while it is stopped */
 
 /* Call fn for each thread id of a task, in the kernel's order. */
 static int each_tid(const struct ckpt_task *t, int (*fn)(void *arg, pid_t tid, struct ckpt_error *),
@@ -220,11 +222,44 @@ static int hide_stop(struct ckpt_thread *th, struct ckpt_error *err)
 	return r == -ESRCH ? 0 : r;
 }
 
+static bool is_uninterruptible(const struct ckpt_thread *th)
+{
+	struct ckpt_error ignored = { 0 };
+	CKPT_AUTO_FREE char *stat = NULL;
+	int64_t state = 0;
+	char path[40];
+
+	snprintf(path, sizeof(path), "task/%d/stat", (int)th->tid);
+	if (INSIST(ckpt_proc_read(th->task, path, &stat, &ignored)) >= 0)
+		ckpt_proc_stat_field(stat, 3, &state);
+	return state == 'D';
+}
+
+/*
+ * Whoever does not stop is in uninterruptible sleep, or gets no processor: on a busy machine, at a
+ * low priority. One of these sleeps, too, but not for long.
+ */
+static int wait_patiently(const struct ckpt_thread *th, int *status)
+{
+	int r = wait_stop(th->agent->tracer, th->tid, STOP_TIMEOUT_MS, status);
+	bool slept = false;
+
+	for (int ms = STOP_TIMEOUT_MS; r == -ETIMEDOUT && ms < STARVED_MS; ms += STUCK_MS) {
+		const bool sleeps = is_uninterruptible(th);
+
+		if ((sleeps && slept) || is_exiting(th))
+			break;
+		slept = sleeps;
+		r = wait_stop(th->agent->tracer, th->tid, STUCK_MS, status);
+	}
+	return r;
+}
+
 /* Collect the stop of a thread seized before. */
 static int collect_stop(struct ckpt_thread *th, struct ckpt_error *err)
 {
 	for (;;) {
-		int status, r = wait_stop(th->agent->tracer, th->tid, STOP_TIMEOUT_MS, &status);
+		int status, r = wait_patiently(th, &status);
 
 		if (r == -ESRCH) {
 			th->agent->state = THREAD_GONE;
@@ -238,9 +273,10 @@ static int collect_stop(struct ckpt_thread *th, struct ckpt_error *err)
 		}
 		if (r == -ETIMEDOUT) {
 			ckpt_fail_as(err, CKPT_EXIT_REFUSED, ETIMEDOUT,
-				     "task %d (%s): thread %d does not stop: it is in "
-				     "uninterruptible sleep",
-				     (int)th->task->pid, th->task->comm, (int)th->tid);
+				     "task %d (%s): thread %d does not stop: it %s",
+				     (int)th->task->pid, th->task->comm, (int)th->tid,
+				     is_uninterruptible(th) ? "is in uninterruptible sleep"
+							    : "gets no processor");
 			return ckpt_hint(err, "a parent in vfork(2) waits for its child to exec; "
 					      "try again in a moment");
 		}

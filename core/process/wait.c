@@ -25,13 +25,17 @@ int wait_stop(struct keeper *tracer, pid_t tid, int timeout_ms, int *status)
 {
 	uint64_t start = now_us(), passed = 0;
 
-	while (passed < (uint64_t)timeout_ms * 1000) {
+	for (;;) {
+		/* a look after the time is over is the last: what has happened meanwhile counts */
+		const bool last = passed >= (uint64_t)timeout_ms * 1000;
 		pid_t r = (pid_t)INSIST(tracer_wait(tracer, tid, status));
 
 		if (r == tid)
 			return WIFSTOPPED(*status) ? 0 : -ESRCH;
 		if (r < 0 && errno != EINTR)
 			return errno == ECHILD ? -ESRCH : -errno;
+		if (last)
+			return -ETIMEDOUT;
 		/* it may be waiting for this very processor */
 		sched_yield();
 		passed = now_us() - start;
@@ -42,7 +46,6 @@ int wait_stop(struct keeper *tracer, pid_t tid, int timeout_ms, int *status)
 			nanosleep(&nap, NULL);
 		}
 	}
-	return -ETIMEDOUT;
 }
 
 bool is_event_stop(int status)
