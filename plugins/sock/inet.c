@@ -101,7 +101,7 @@ static bool udp_corked(int fd)
 
 	if (sock_int(fd, IPPROTO_UDP, UDP_CORK) > 0)
 		return true;
-	for (int i = 0; i < 10 && !ioctl(fd, SIOCOUTQ, &waiting) && waiting; i++)
+	for (int i = 0; i < 500 && !ioctl(fd, SIOCOUTQ, &waiting) && waiting; i++)
 		usleep(1000);
 	return waiting;
 }

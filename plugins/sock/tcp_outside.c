@@ -174,7 +174,7 @@ bool sock_tcp_outside_plan(const Ckpt__Sock__Tcp *rec)
 /* ---- one that is kept --------------------------------------------------------------------- */
 
 /* A busy machine delivers what goes over loopback a little later. */
-#define AWAIT_MS 200
+#define AWAIT_MS 10000
 
 static int await_state(const struct sock_end *e, struct ckpt_error *err)
 {
