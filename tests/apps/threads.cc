@@ -94,7 +94,7 @@ class Rounds
 		wanted++;
 		left = WORKERS;
 		begun.notify_all();
-		if (!done.wait_for(lock, 20s, [this] { return left == 0; }))
+		if (!done.wait_for(lock, 100s, [this] { return left == 0; }))
 			victim_fail("%u threads do nothing in round %lu", left, wanted);
 		for (unsigned i = 0; i < WORKERS; i++) {
 			unsigned long word = victim_word(i, wanted);
@@ -215,7 +215,7 @@ void check_threads()
 {
 	constexpr unsigned all = WORKERS + SLEEPERS + 2;
 	long long threads = 0;
-	for (int i = 0; i < 100 && threads != all; i++) {
+	for (int i = 0; i < 1000 && threads != all; i++) {
 		std::this_thread::sleep_for(10ms);
 		threads = victim_status(getpid(), "Threads", 10);
 	}
@@ -227,7 +227,8 @@ void check()
 	rounds.run();
 	CHECK(Own::built == WORKERS, "%u thread_local objects", Own::built.load());
 	unsigned long before = table.sum();
-	std::this_thread::sleep_for(50ms);
+	for (int i = 0; i < 30000 && table.sum() == before; i++)
+		std::this_thread::sleep_for(1ms);
 	CHECK(table.sum() > before, "the sleepers have stopped");
 	CHECK(table.early == 0, "%u sleeps were short", table.early.load());
 	check_future();

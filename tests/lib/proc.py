@@ -76,9 +76,10 @@ def parents():
 
 
 def pss(pids):
-    """KiB of memory that they have, each page divided among all that have it."""
+    """KiB of memory that they have, swapped out or not, each page divided among all that have it."""
     return sum(int(line.split()[1]) for pid in pids
-               for line in read(f"/proc/{pid}/smaps_rollup").splitlines() if line.startswith("Pss:"))
+               for line in read(f"/proc/{pid}/smaps_rollup").splitlines()
+               if line.startswith(("Pss:", "SwapPss:")))
 
 
 def tree(root):
