@@ -45,7 +45,7 @@ static int dead_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, stru
 				 "the directory that it was in is gone, or on another filesystem, "
 				 "for ckpt",
 				 "run ckpt in the same mount namespace, or allow the loss");
-	return 0;
+	return fd_refuse_readonly(run, f, "deleted", err);
 }
 
 /* The description that the record goes with: the first of the directory's that is saved. */

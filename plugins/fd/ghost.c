@@ -110,7 +110,8 @@ static int deleted_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	if (strstr(f->fdinfo, "LEASE"))
 		return fd_refuse(run, f, "locks", "leases on deleted files are not saved",
 				 "let the program release the lease before the dump");
-	return ghost_survey(run, f, err);
+	r = fd_refuse_readonly(run, f, "deleted", err);
+	return r ? r : ghost_survey(run, f, err);
 }
 
 static int memfd_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)

@@ -243,6 +243,10 @@ int fd_refuse(struct ckpt_run *run, const struct ckpt_fd_found *f, const char *f
 /* Refuse a detail of it: 0 if the user allows to go on without the detail, else 1. */
 int fd_refuse_detail(struct ckpt_run *run, const struct ckpt_fd_found *f, const char *feature,
 		     const char *reason, const char *hint);
+/* Refuse what gets a name for a moment when it is made again, if its mount takes none. 0: it does.
+ */
+int fd_refuse_readonly(struct ckpt_run *run, const struct ckpt_fd_found *f, const char *feature,
+		       struct ckpt_error *err);
 /* Refuse a description of no kind, by the best name for it. */
 int fd_refuse_unknown(struct ckpt_run *run, const struct ckpt_fd_found *f);
 /* Refuse a pipe or socket of which somebody outside holds an end. 0: nobody. */

@@ -6,6 +6,7 @@
 #include <linux/netlink.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/statvfs.h>
 #include <sys/sysmacros.h>
 
 static void object_of(const struct ckpt_fd_found *f, char *buf, size_t size)
@@ -42,6 +43,21 @@ int fd_refuse_detail(struct ckpt_run *run, const struct ckpt_fd_found *f, const 
 	int r = refuse(run, f, feature, reason, hint);
 
 	return r == -ECANCELED ? 1 : r;
+}
+
+int fd_refuse_readonly(struct ckpt_run *run, const struct ckpt_fd_found *f, const char *feature,
+		       struct ckpt_error *err)
+{
+	struct statvfs fs;
+
+	if (fstatvfs(f->fd, &fs))
+		return ckpt_fail_sys(err, errno, "fstatvfs(2)");
+	if (!(fs.f_flag & ST_RDONLY))
+		return 0;
+	return fd_refuse(
+		run, f, feature,
+		"it was deleted, and its mount is read-only: it cannot be made there again",
+		"let the program open the file anew, or allow the loss");
 }
 
 /* ---- files of no kind --------------------------------------------------------- */

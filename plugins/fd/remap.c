@@ -65,7 +65,7 @@ static int other_name_survey(struct ckpt_run *run, const struct ckpt_fd_found *f
 				 "it was deleted, another name is left, and its filesystem has no "
 				 "handle by which to find it",
 				 "allow the loss, or let the program open it by that name");
-	return 0;
+	return fd_refuse_readonly(run, f, "path", err);
 }
 
 static int other_name_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,

@@ -8,6 +8,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <sys/sysmacros.h>
 
 #include <ckpt/huge.h>
@@ -75,6 +76,9 @@ static void mark_bad(struct mem_file *f, const char *feature, const char *reason
 	f->bad_hint = hint;
 }
 
+static const char restart[] =
+	"restart the program (packages upgraded below a program are the usual cause)";
+
 /* Can this file be found again by its path? */
 static void judge(struct mem_state *st, struct mem_file *f, bool placed)
 {
@@ -94,8 +98,7 @@ static void judge(struct mem_state *st, struct mem_file *f, bool placed)
 	if (!f->st.st_nlink)
 		mark_bad(f, "deleted-file",
 			 "the mapped file was deleted, and its directory is on another filesystem",
-			 "restart the program (packages upgraded below a program are the usual "
-			 "cause)");
+			 restart);
 	else
 		mark_bad(f, "unreachable-file",
 			 "the mapped file is not the one that its path leads to",
@@ -157,6 +160,7 @@ static int open_ghost(struct mem_state *st, struct mem_file *f, int dir, const c
 				.major = major(f->st.st_dev),
 				.minor = minor(f->st.st_dev),
 				.ghost = true };
+	struct statvfs fs;
 	int seals;
 
 	if (!f->ghost || f->content)
@@ -165,6 +169,15 @@ static int open_ghost(struct mem_state *st, struct mem_file *f, int dir, const c
 	s.fd = openat(dir, link, O_RDONLY | O_CLOEXEC);
 	if (s.fd < 0)
 		return ckpt_fail_sys(err, errno, "opening %s", f->path);
+	if (f->ghost == MEM_DELETED && !fstatvfs(s.fd, &fs) && fs.f_flag & ST_RDONLY) {
+		mark_bad(f, "deleted-file",
+			 "the mapped file was deleted, and its mount is read-only: it cannot be "
+			 "made there again",
+			 restart);
+		f->ghost = MEM_NO_GHOST;
+		close(s.fd);
+		return 0;
+	}
 	s.huge = ckpt_is_huge(s.fd);
 	seals = fcntl(s.fd, F_GET_SEALS);
 	f->seals = seals < 0 ? 0 : (uint32_t)seals;

@@ -265,6 +265,20 @@ static void deleted_directory(void)
 	MUST(rmdir(above));
 }
 
+/* As by an upgrade of a package, of which the tree has a read-only view. */
+static void deleted_readonly(void)
+{
+	int fd;
+
+	victim_own_mounts();
+	close(MUST(open(victim_path("whole/a/old"), O_RDWR | O_CREAT, 0644)));
+	MUST(mount(victim_path("whole/a"), victim_path("part"), NULL, MS_BIND, NULL));
+	MUST(mount(NULL, victim_path("part"), NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL));
+	fd = MUST(open(victim_path("part/old"), O_RDONLY));
+	MUST(mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, fd, 0) == MAP_FAILED ? -1 : 0);
+	MUST(unlink(victim_path("whole/a/old")));
+}
+
 /* Another name is left, but no place for the old one. */
 static void renamed_link(void)
 {
@@ -504,21 +518,9 @@ static void net_xfrm(void)
 		 "dst 10.0.0.2 proto esp mode tunnel");
 }
 
-static void own_mounts(void)
-{
-	MUST(unshare(CLONE_NEWNS));
-	MUST(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL));
-	MUST(mkdir(victim_path("whole"), 0755));
-	MUST(mkdir(victim_path("part"), 0755));
-	MUST(mkdir(victim_path("other"), 0755));
-	MUST(mount("whole", victim_path("whole"), "tmpfs", 0, NULL));
-	MUST(mkdir(victim_path("whole/a"), 0755));
-	MUST(mkdir(victim_path("whole/bb"), 0755));
-}
-
 static void mount_part(void)
 {
-	own_mounts();
+	victim_own_mounts();
 	MUST(mount(victim_path("whole/a"), victim_path("part"), NULL, MS_BIND, NULL));
 	MUST(mount(victim_path("whole/bb"), victim_path("other"), NULL, MS_BIND, NULL));
 	MUST(umount(victim_path("whole")));
@@ -526,7 +528,7 @@ static void mount_part(void)
 
 static void mount_deleted(void)
 {
-	own_mounts();
+	victim_own_mounts();
 	MUST(mount(victim_path("whole/a"), victim_path("part"), NULL, MS_BIND, NULL));
 	MUST(rmdir(victim_path("whole/a")));
 	MUST(mkdir(victim_path("whole/a"), 0755));
@@ -534,7 +536,7 @@ static void mount_deleted(void)
 
 static void mount_deleted_twice(void)
 {
-	own_mounts();
+	victim_own_mounts();
 	MUST(mount(victim_path("whole/a"), victim_path("part"), NULL, MS_BIND, NULL));
 	MUST(mount(victim_path("part"), victim_path("other"), NULL, MS_BIND, NULL));
 	MUST(rmdir(victim_path("whole/a")));
@@ -544,7 +546,7 @@ static void mount_overlay(void)
 {
 	char options[1024];
 
-	own_mounts();
+	victim_own_mounts();
 	snprintf(options, sizeof(options), "lowerdir=%s:%s", victim_path("whole/a"),
 		 victim_path("whole/bb"));
 	if (mount("over", victim_path("part"), "overlay", 0, options))
@@ -555,7 +557,7 @@ static void mount_overlay(void)
 /* Nobody else shows what was in there. */
 static void mount_taken_off(void)
 {
-	own_mounts();
+	victim_own_mounts();
 	MUST(open(victim_path("whole/a"), O_RDONLY | O_DIRECTORY));
 	MUST(umount2(victim_path("whole"), MNT_DETACH));
 }
@@ -563,7 +565,7 @@ static void mount_taken_off(void)
 /* The kernel looks for the devpts beside the node, where nothing is when terminals are made. */
 static void terminal_by_node(void)
 {
-	own_mounts();
+	victim_own_mounts();
 	MUST(mkdir(victim_path("whole/pts"), 0755));
 	MUST(mount("devpts", victim_path("whole/pts"), "devpts", 0, "newinstance,ptmxmode=0666"));
 	MUST(mknod(victim_path("whole/ptmx"), S_IFCHR | 0600, makedev(5, 2)));
@@ -717,6 +719,8 @@ static const struct mode {
 	{ "huge-shared", huge_shared, "mem hugetlb-shared .*memfd:private" },
 	{ "pty-outside", pty_outside, "(pty|pts|ptmx|terminal)" },
 	{ "deleted-directory", deleted_directory, "that it was in is gone" },
+	{ "deleted-readonly", deleted_readonly, "fd deleted .*its mount is read-only" },
+	{ "mapped-readonly", deleted_readonly, "mem deleted-file .*its mount is read-only" },
 	{ "other-link", renamed_link, "its directory is gone" },
 	{ "removed-cwd", removed_cwd, "nor has the one that it was in" },
 	{ "lease-breaking", lease_breaking, "being broken" },

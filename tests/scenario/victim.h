@@ -37,6 +37,8 @@ void victim_init(int argc, char **argv);
 /* DIR, absolute; and DIR/NAME, in a buffer that lives as long as the program. */
 const char *victim_dir(void);
 char *victim_path(const char *name);
+/* A mount namespace with a tmpfs `whole` that has `a` and `bb`; `part` and `other` are free. */
+void victim_own_mounts(void);
 
 /* The state stands: tell the runner. Call it once, in the root of the tree. */
 void victim_ready(void);
