@@ -217,90 +217,53 @@ static int check_file(const char *dir, const char *path, bool link, struct ckpt_
 	return check_owner(dir, &st, "the directory", err);
 }
 
-/* An object may hold several plugins, each with an entry that ends in its name. */
-static ckpt_plugin_entry_fn find_entry(void *handle, const char *name)
+static int load_file(struct plugin_set *ps, const char *name, const char *path,
+		     struct ckpt_error *err)
 {
-	char symbol[128];
-	void *entry;
-
-	snprintf(symbol, sizeof(symbol), "%s_%s", STRING(CKPT_PLUGIN_ENTRY), name);
-	entry = dlsym(handle, symbol);
-	if (!entry)
-		entry = dlsym(handle, STRING(CKPT_PLUGIN_ENTRY));
-	return (ckpt_plugin_entry_fn)(uintptr_t)entry;
-}
-
-/* Add the plugin of that name in an open object, which it owns or not (NULL). */
-static int add_from(struct plugin_set *ps, const char *name, const char *path, void *handle,
-		    void *owned, struct ckpt_error *err)
-{
-	const ckpt_plugin_entry_fn entry = find_entry(handle, name);
-	const struct ckpt_plugin *desc = entry ? entry() : NULL;
-
-	if (!entry)
-		return ckpt_fail(err, EINVAL,
-				 "it does not export %s(): no plugin, or one of another ckpt",
-				 STRING(CKPT_PLUGIN_ENTRY));
-	if (!desc)
-		return ckpt_fail(err, EINVAL, "%s() returned no descriptor",
-				 STRING(CKPT_PLUGIN_ENTRY));
-	return plugins_add(ps, name, path, owned, desc, err);
-}
-
-/* NULL if it failed, and the object otherwise. */
-static void *load_file(struct plugin_set *ps, const char *name, const char *path,
-		       struct ckpt_error *err)
-{
-	/* it stays mapped: taking apart a page table at the end costs as much as loading did */
-	void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-
-	if (!handle)
-		ckpt_fail(err, EINVAL, "%s", dlerror());
-	else if (!add_from(ps, name, path, handle, handle, err))
-		return handle;
-	else
-		dlclose(handle);
-	return NULL;
-}
-
-/* The object in the directory that the last link led to: the next may lead there too. */
-struct shared {
-	char target[PATH_MAX];
+	const struct ckpt_plugin *desc;
+	ckpt_plugin_entry_fn entry;
 	void *handle;
-};
-
-/* Where a link leads; false: it is none. */
-static bool read_link(const char *path, char *target, size_t size)
-{
-	ssize_t n = readlink(path, target, size - 1);
-
-	target[n < 0 ? 0 : n] = '\0';
-	return n >= 0;
-}
-
-/* An object of several plugins is checked and opened once. */
-static int add_object(struct plugin_set *ps, const char *dir, const char *name, const char *path,
-		      const char *target, struct shared *shared, struct ckpt_error *err)
-{
 	int r;
 
-	if (shared->handle && *target && !strcmp(target, shared->target))
-		return add_from(ps, name, path, shared->handle, NULL, err);
-	r = check_file(dir, path, *target, err);
+	/* it stays mapped: taking apart a page table at the end costs as much as loading did */
+	handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+	if (!handle)
+		return ckpt_fail(err, EINVAL, "%s", dlerror());
+	entry = (ckpt_plugin_entry_fn)(uintptr_t)dlsym(handle, STRING(CKPT_PLUGIN_ENTRY));
+	desc = entry ? entry() : NULL;
+	if (!entry)
+		r = ckpt_fail(err, EINVAL,
+			      "it does not export %s(): no plugin, or one of another ckpt",
+			      STRING(CKPT_PLUGIN_ENTRY));
+	else if (!desc)
+		r = ckpt_fail(err, EINVAL, "%s() returned no descriptor",
+			      STRING(CKPT_PLUGIN_ENTRY));
+	else
+		r = plugins_add(ps, name, path, handle, desc, err);
 	if (r < 0)
-		return r;
-	shared->handle = load_file(ps, name, path, err);
-	strcpy(shared->target, strchr(target, '/') ? "" : target);
-	return shared->handle ? 0 : -err->err;
+		dlclose(handle);
+	return r;
 }
 
-static int add_file(struct plugin_set *ps, const char *dir, const char *file, struct shared *shared,
+/* What a plugin's file is: 1 a link, 0 none, MASKED a link to /dev/null. */
+enum { MASKED = 2 };
+
+static int link_kind(const char *path)
+{
+	char target[PATH_MAX];
+	ssize_t n = readlink(path, target, sizeof(target) - 1);
+
+	return n < 0 ? 0 : n == 9 && !memcmp(target, "/dev/null", 9) ? MASKED : 1;
+}
+
+static int add_file(struct plugin_set *ps, const char *dir, const char *file,
 		    struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE char *name = strndup(file + 5, strlen(file) - 8);
 	CKPT_AUTO_FREE char *path = NULL;
 	struct ckpt_error why = { 0 };
-	char text[sizeof(why.text) + sizeof(why.hint) + 3], target[PATH_MAX];
+	char text[sizeof(why.text) + sizeof(why.hint) + 3];
+	int link;
 
 	if (!name || asprintf(&path, "%s/%s", dir, file) < 0) {
 		path = NULL;
@@ -308,9 +271,10 @@ static int add_file(struct plugin_set *ps, const char *dir, const char *file, st
 	}
 	if (plugins_by_name(ps, name) || rejected_by_name(ps, name))
 		return 0;
-	if (read_link(path, target, sizeof(target)) && !strcmp(target, "/dev/null"))
+	link = link_kind(path);
+	if (link == MASKED)
 		return reject(ps, name, path, "masked by a link to /dev/null", true, err);
-	if (add_object(ps, dir, name, path, target, shared, &why) == 0)
+	if (check_file(dir, path, link, &why) == 0 && load_file(ps, name, path, &why) == 0)
 		return 0;
 	if (why.err == ENOMEM) {
 		*err = why;
@@ -334,7 +298,6 @@ static int by_name(const struct dirent **a, const struct dirent **b)
 
 int plugins_scan(struct plugin_set *ps, const char *dir, bool must, struct ckpt_error *err)
 {
-	struct shared shared = { 0 };
 	struct dirent **files = NULL;
 	int n = scandir(dir, &files, is_plugin_file, by_name), r = 0;
 
@@ -350,7 +313,7 @@ int plugins_scan(struct plugin_set *ps, const char *dir, bool must, struct ckpt_
 	}
 	for (int i = 0; i < n; i++) {
 		if (!r)
-			r = add_file(ps, dir, files[i]->d_name, &shared, err);
+			r = add_file(ps, dir, files[i]->d_name, err);
 		free(files[i]);
 	}
 	free(files);

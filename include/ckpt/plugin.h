@@ -133,8 +133,6 @@ struct ckpt_plugin {
 /*
  * The entry point. A plugin defines it with
  *     CKPT_PLUGIN { .name = "note", ... };
- * In an object of several plugins, to which each one's file is a link, the symbol ends in
- * an underscore and the plugin's name.
  */
 #define CKPT_PLUGIN_ENTRY ckpt_plugin_entry_v1
 typedef const struct ckpt_plugin *(*ckpt_plugin_entry_fn)(void);

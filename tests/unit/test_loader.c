@@ -255,31 +255,6 @@ static void loads_in_order_of_names(void **state)
 	assert_int_equal(f->ps.n, 2);
 }
 
-#define ENTRY(n)                                                                                 \
-	"CKPT_API const struct ckpt_plugin *ckpt_plugin_entry_v1_" n "(void);\n"                 \
-	"const struct ckpt_plugin *ckpt_plugin_entry_v1_" n "(void) { static const struct "      \
-	"ckpt_plugin p = { CKPT_PLUGIN_HEADER, .name = \"" n "\", .version = \"1\", .summary = " \
-	"\"s\", .license = \"MIT\" }; return &p; }\n"
-
-/* As the built-in ones are: links to one object, in which an entry ends in the plugin's name. */
-static void loads_several_from_one_object(void **state)
-{
-	struct fixture *f = *state;
-
-	compile(f, "all", ENTRY("left") ENTRY("right") ENTRY("middle"));
-	run_command("mv %s/ckpt-all.so %s/all.so", f->dir, f->dir);
-	for (const char *const *name = (const char *const[]){ "left", "none", "right", NULL };
-	     *name; name++)
-		run_command("ln -s all.so %s/ckpt-%s.so", f->dir, *name);
-	run_command("ln -s %s/all.so %s/ckpt-middle.so", f->dir, f->dir);
-	assert_int_equal(plugins_scan(&f->ps, f->dir, true, &f->e), 0);
-	assert_int_equal(f->ps.n, 3);
-	assert_string_equal(f->ps.list[0]->name, "left");
-	assert_string_equal(f->ps.list[1]->name, "middle");
-	assert_string_equal(f->ps.list[2]->name, "right");
-	why_has(f, "none", "it does not export ckpt_plugin_entry_v1()");
-}
-
 static void refuses_what_is_no_plugin(void **state)
 {
 	struct fixture *f = *state;
@@ -366,7 +341,6 @@ int main(void)
 		cmocka_unit_test(refuses_bad_tables),
 		cmocka_unit_test(two_plugins_for_one_object),
 		T(loads_in_order_of_names),
-		T(loads_several_from_one_object),
 		T(refuses_what_is_no_plugin),
 		T(refuses_files_of_others),
 		T(refuses_directories_of_others),
