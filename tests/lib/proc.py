@@ -144,9 +144,24 @@ def wait_gone(pids, seconds=PATIENCE):
         raise Timeout(f"after {seconds:g} s still there: {', '.join(states)}") from late
 
 
+def is_below(pid):
+    """Is it a descendant of ours?"""
+    for _ in range(FEWEST_LOOKS):
+        at = pid
+        while at not in (0, os.getpid()):
+            stat = stat_fields(at)
+            if not stat:
+                # it has just died: its children have another parent
+                break
+            at = int(stat[1][1])
+        else:
+            return at != 0
+    return False
+
+
 def kill_tree(root):
-    """SIGKILLs a tree of ours and waits until it is gone."""
-    pids = tree(root) if exists(root) else []
+    """SIGKILLs a tree of ours and waits until it is gone. Its number may be somebody else's by now."""
+    pids = tree(root) if exists(root) and is_below(root) else []
     for pid in pids:
         try:
             os.kill(pid, signal.SIGKILL)
