@@ -154,8 +154,8 @@ def tests(context):
         for name in ALWAYS:
             yield (f"apps/{name}/8-copies",
                    lambda test, name=name: desktop(context, test, DESKTOPS[name], 0, 8))
-            yield (f"apps/{name}/3-generations",
-                   lambda test, name=name: generations(context, test, DESKTOPS[name], 3))
+        yield ("apps/terminals/3-generations",
+               lambda test: generations(context, test, DESKTOPS["terminals"], 3))
     for name in SERVICES:
         yield (f"apps/{name}-in-a-container/{rounds}-rounds",
                lambda test, name=name: service(context, test, name, rounds))
