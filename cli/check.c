@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include "cli.h"
 
+static int check(const struct cli *c, FILE *out, struct ckpt_error *err)
+{
+	return ckpt_print_check(c->ckpt, c->json, out, err);
+}
+
 int cli_check(struct cli *c)
 {
-	struct ckpt_error err = { 0 };
-
-	return cli_end(c, ckpt_print_check(c->ckpt, c->json, stdout, &err), &err);
+	return cli_print(c, check);
 }

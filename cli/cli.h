@@ -112,8 +112,11 @@ int cli_graph(struct cli *c);
 
 /* A message about an error, with its hint; returns the exit code. */
 int cli_error(const struct cli *c, const struct ckpt_error *err);
-/* As cli_error() where ret < 0, else 0: how a command that only prints ends. */
-int cli_end(const struct cli *c, int ret, const struct ckpt_error *err);
+/* A line of text without control characters. */
+void cli_line(FILE *to, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+typedef int cli_printer(const struct cli *c, FILE *out, struct ckpt_error *err);
+/* A command that only prints: its output, or if it failed before there was any, cli_error(). */
+int cli_print(const struct cli *c, cli_printer *print);
 /*
  * What a run came to: JSON on stdout, or messages for blockers, losses and the
  * error. Returns the exit code; the summary of a success is the caller's.

@@ -22,7 +22,7 @@ static void on_log(void *arg, enum ckpt_log_level level, const char *line)
 {
 	struct cli *c = arg;
 
-	fprintf(c->log, "ckpt: %s%s\n", level == CKPT_LOG_WARN ? "warning: " : "", line);
+	cli_line(c->log, "ckpt: %s%s", level == CKPT_LOG_WARN ? "warning: " : "", line);
 }
 
 static int open_log(struct cli *c, const char *path, struct ckpt_error *err)

@@ -1,15 +1,56 @@
 /* SPDX-License-Identifier: MIT */
 /* Human text goes to stdout, messages to stderr or the log file. */
+#include <errno.h>
 #include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include <ckpt/cleanup.h>
 
 #include "cli.h"
 
+/*
+ * Names of tasks and files are the tree's, or an image's: what a terminal would act on is not
+ * shown, nor anything that looks like a line of ours.
+ */
+static void clean(char *s)
+{
+	for (; *s; s++) {
+		const unsigned char c = (unsigned char)*s;
+
+		/* U+0080 to U+009F are controls too */
+		if (c == 0xc2 && ((unsigned char)s[1] & 0xe0) == 0x80)
+			s[1] = '?';
+		else if (c >= 0x20 && c != 0x7f)
+			continue;
+		*s = '?';
+	}
+}
+
+void cli_line(FILE *to, const char *fmt, ...)
+{
+	CKPT_AUTO_FREE char *line = NULL;
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = vasprintf(&line, fmt, ap);
+	va_end(ap);
+	if (n < 0) {
+		line = NULL;
+		return;
+	}
+	clean(line);
+	fprintf(to, "%s\n", line);
+}
+
 static void print_error(const struct cli *c, const struct ckpt_error *err)
 {
-	fprintf(c->log, "ckpt: %s\n", err->text);
+	cli_line(c->log, "ckpt: %s", err->text);
 	if (*err->hint)
-		fprintf(c->log, "  %s\n", err->hint);
+		cli_line(c->log, "  %s", err->hint);
 }
 
 static int exit_code(const struct ckpt_error *err)
@@ -29,28 +70,42 @@ int cli_error(const struct cli *c, const struct ckpt_error *err)
 	return exit_code(err);
 }
 
-int cli_end(const struct cli *c, int ret, const struct ckpt_error *err)
+int cli_print(const struct cli *c, cli_printer *print)
 {
-	if (ret >= 0)
+	struct ckpt_error err = { 0 };
+	CKPT_AUTO_FREE char *text = NULL;
+	size_t len = 0;
+	FILE *out = open_memstream(&text, &len);
+	int r = out ? print(c, out, &err) : ckpt_fail_sys(&err, errno, "output");
+
+	if (out && fclose(out) && r >= 0)
+		r = ckpt_fail_sys(&err, errno, "output");
+	if (r < 0 && !len)
+		return cli_error(c, &err);
+	fwrite(text, 1, len, stdout);
+	if (r >= 0)
 		return CKPT_EXIT_OK;
-	print_error(c, err);
-	return exit_code(err);
+	print_error(c, &err);
+	return exit_code(&err);
 }
 
 static void print_finding(const struct cli *c, size_t number, const struct ckpt_finding *f)
 {
-	fprintf(c->log, "%3zu. ", number);
+	char who[256] = "";
+
 	if (f->task)
-		fprintf(c->log, "%s, pid %d: ", f->task, f->pid);
-	if (f->object)
-		fprintf(c->log, "%s\n     %s: %s\n", f->object, f->plugin, f->reason);
-	else
-		fprintf(c->log, "%s: %s\n", f->plugin, f->reason);
+		snprintf(who, sizeof(who), "%s, pid %d: ", f->task, f->pid);
+	if (f->object) {
+		cli_line(c->log, "%3zu. %s%s", number, who, f->object);
+		cli_line(c->log, "     %s: %s", f->plugin, f->reason);
+	} else {
+		cli_line(c->log, "%3zu. %s%s: %s", number, who, f->plugin, f->reason);
+	}
 	if (f->hint && *f->hint)
-		fprintf(c->log, "     way out: %s\n", f->hint);
+		cli_line(c->log, "     way out: %s", f->hint);
 	if (f->allowable)
-		fprintf(c->log, "     or go on without it: --allow-loss %s%s%s\n", f->plugin,
-			f->feature ? "." : "", f->feature ? f->feature : "");
+		cli_line(c->log, "     or go on without it: --allow-loss %s%s%s", f->plugin,
+			 f->feature ? "." : "", f->feature ? f->feature : "");
 }
 
 static void print_losses(const struct cli *c, const struct ckpt_result *r)
@@ -58,9 +113,9 @@ static void print_losses(const struct cli *c, const struct ckpt_result *r)
 	for (size_t i = 0; i < r->n_losses; i++) {
 		const struct ckpt_finding *f = &r->losses[i];
 
-		fprintf(c->log, "ckpt: lost, as allowed: %s%s%s: %s%s%s (%s)\n", f->plugin,
-			f->feature ? "." : "", f->feature ? f->feature : "", f->task ? f->task : "",
-			f->task ? ": " : "", f->object, f->reason);
+		cli_line(c->log, "ckpt: lost, as allowed: %s%s%s: %s%s%s (%s)", f->plugin,
+			 f->feature ? "." : "", f->feature ? f->feature : "",
+			 f->task ? f->task : "", f->task ? ": " : "", f->object, f->reason);
 	}
 }
 
@@ -84,9 +139,9 @@ void cli_print_differences(const struct cli *c, const struct ckpt_result *r)
 	for (size_t i = 0; !c->json && i < r->n_differences; i++) {
 		const struct ckpt_difference *d = &r->differences[i];
 
-		printf("%s: %s%s%s -> %s\n", d->where, d->field ? d->field : "",
-		       d->field ? ": " : "", d->before ? d->before : "(none)",
-		       d->after ? d->after : "(none)");
+		cli_line(stdout, "%s: %s%s%s -> %s", d->where, d->field ? d->field : "",
+			 d->field ? ": " : "", d->before ? d->before : "(none)",
+			 d->after ? d->after : "(none)");
 	}
 }
 

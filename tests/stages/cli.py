@@ -49,6 +49,9 @@ def machine_readable(context, test):
         expect("schema" in ckpt.run(test, *args, "--json").json(), f"{args}: no schema")
     missing = ckpt.run(test, "verify", "-D", test.dir / "missing", "--json", code=codes.IMAGE)
     expect(missing.json()["schema"] == 1 and missing.json()["error"], "an error without JSON")
+    for args in (("show", test.dir / "missing"), ("graph", "dump", "--plugin", "nowhere")):
+        run = ckpt.run(test, *args, "--json", code=None)
+        expect(run.code != codes.OK and run.json()["error"], f"{args}: an error without JSON")
     gone = ckpt.run(test, "dump", "-t", 2**22 - 1, "-D", test.dir / "x", "--json", code=None)
     expect(gone.code != codes.OK and gone.json()["error"], "no JSON for a process that does not exist")
 
@@ -240,9 +243,22 @@ def host_name(context, test):
     expect("caf??" in context.ckpt().run(test, "show", image).out, "the name is not shown")
 
 
+def names(context, test):
+    """What a tree calls itself is no command for the terminal that reads of it, nor a line of ckpt's."""
+    name = "\x1b[2J\nckpt: x"
+    with subprocess.Popen([sys.executable, "-c", "import ctypes, sys, time; ctypes.CDLL(None).prctl(15, "
+                           f"{name.encode()!r}); print(flush=True); time.sleep(600)"],
+                          stdout=subprocess.PIPE) as odd:
+        test.cleanup(odd.kill)
+        odd.stdout.readline()
+        err = context.ckpt().run(test, "dump", "-t", odd.pid, "-D", test.dir / "image", code=codes.REFUSED).err
+        odd.kill()
+    expect("?[2J?ckpt: x" in err and "\x1b" not in err, f"it says {err!r}")
+
+
 def tests(context):
     """See the functions."""
     for function in (usage, helps, machine_readable, graphs, configuration, strict, log_file, leave_stopped,
-                     dry_runs, stats, unwritten, no_room, wrong_roots, host_name, unprivileged):
+                     dry_runs, stats, unwritten, no_room, wrong_roots, host_name, names, unprivileged):
         name = function.__name__.replace("_", "-")
         yield f"cli/{name}", lambda test, function=function: function(context, test)
