@@ -91,7 +91,10 @@ struct ckpt_birth_kind {
 	/* restore, before the first task is made: who will clone whom, in that order */
 	int (*family)(struct ckpt_run *run, const struct ckpt_kin *kin, size_t n,
 		      struct ckpt_error *err);
-	/* restore: `maker` will clone the task `id` next */
+	/*
+	 * restore: `maker` will clone the task `id` next, or, if nobody in the family has that id,
+	 * processes that do nothing and are gone before it goes on
+	 */
 	int (*cloning)(struct ckpt_run *run, struct ckpt_task *maker, uint32_t id,
 		       struct ckpt_error *err);
 };

@@ -277,7 +277,7 @@ static int cloning(struct ckpt_run *run, struct ckpt_task *maker, uint32_t id,
 	f = r < 0 ? NULL : st->family;
 	k = mem_family_kin(f, maker->id);
 	child = mem_family_kin(f, id);
-	if (!k || !child)
+	if (!k)
 		return r;
 	if (!k->hidden)
 		k->hidden = calloc(f->n_stretches, 1);
@@ -289,7 +289,8 @@ static int cloning(struct ckpt_run *run, struct ckpt_task *maker, uint32_t id,
 
 		if (!has_stretch(f, k, i))
 			continue;
-		hide = !is_wanted(f, (uint32_t)i, child);
+		/* who is no member of the family has no use for any: each costs a fork time */
+		hide = !child || !is_wanted(f, (uint32_t)i, child);
 		if (hide == k->hidden[i])
 			continue;
 		if (!s)

@@ -59,12 +59,20 @@ int pid_reserve(struct ckpt_run *run, struct ckpt_error *err)
 
 	for (size_t i = 0; i < p->n_tasks; i++) {
 		const struct pid_node *n = &p->nodes[i];
+		bool told = false;
 
 		for (size_t k = pid_first_thread(n->rec); k < n->rec->n_threads; k++) {
 			const Ckpt__Pid__Thread *rec = n->rec->threads[k];
+			int r = 0;
 
-			if (inner_levels(run, p, n) < rec->n_tids &&
-			    reserve(run, n, rec, ++id, err) < 0)
+			if (inner_levels(run, p, n) >= rec->n_tids)
+				continue;
+			if (!told)
+				r = pid_birth_cloning(run, n->task, id + 1, err);
+			told = true;
+			if (!r)
+				r = reserve(run, n, rec, ++id, err);
+			if (r < 0)
 				return ckpt_wrap(err, "task %u: number of thread %zu", n->id, k);
 		}
 	}
