@@ -185,7 +185,12 @@ static bool is_below(const char *path, const char *root)
 	return n > 1 && !strncmp(path, root, n) && path[n] == '/';
 }
 
-static bool is_gone(const struct mem_family *f, const struct mem_use *u, const char *root)
+struct view {
+	uint32_t mnt; /* the task's mount namespace; 0: ckpt's */
+	char root[PATH_MAX];
+};
+
+static bool is_gone(const struct mem_family *f, const struct mem_use *u, const struct view *from)
 {
 	const mem_vma_rec *v = f->stretch[u->stretch].like;
 	const size_t there = f->before ? f->before->n_stretches : 0;
@@ -197,7 +202,9 @@ static bool is_gone(const struct mem_family *f, const struct mem_use *u, const c
 	/* made of the tree's own: */
 	if (!file->mnt && u->stretch >= there)
 		return false;
-	return f->early[v->object - 1].other || is_below(file->path, root);
+	/* of a namespace that the task has left: a dump would find the file in the present one */
+	return f->early[v->object - 1].other || file->mnt != from->mnt ||
+	       is_below(file->path, from->root);
 }
 
 /* Pages of a use that is gone are filled as those that were never shared. */
@@ -224,18 +231,19 @@ static int forget(struct mem_kin *k, const struct mem_use *u, struct ckpt_error 
 	return 0;
 }
 
-static int check_task(struct mem_family *f, struct mem_kin *k, const struct ckpt_task *t,
-		      struct ckpt_error *err)
+static int check_task(struct ckpt_run *run, struct mem_family *f, struct mem_kin *k,
+		      const struct ckpt_task *t, struct ckpt_error *err)
 {
-	char root[PATH_MAX];
-	ssize_t n = readlinkat(t->procfd, "root", root, sizeof(root) - 1);
+	const struct ckpt_ns *ns = ckpt_ns_seat(run, t->id, 0)->ns[CKPT_NS_MNT];
+	struct view from = { .mnt = ns->own ? 0 : ns->id };
+	ssize_t n = readlinkat(t->procfd, "root", from.root, sizeof(from.root) - 1);
 	int r = 0;
 
 	if (n < 0)
 		return ckpt_fail_sys(err, errno, "/proc/%d/root", t->pid);
-	root[n] = '\0';
+	from.root[n] = '\0';
 	for (size_t i = k->use; !r && i < k->use + k->n_uses; i++) {
-		if (!f->stretch[f->use[i].stretch].at || !is_gone(f, &f->use[i], root))
+		if (!f->stretch[f->use[i].stretch].at || !is_gone(f, &f->use[i], &from))
 			continue;
 		f->use[i].gone = true;
 		r = forget(k, &f->use[i], err);
@@ -258,7 +266,7 @@ int mem_early_check(struct ckpt_run *run, struct mem_family *f, struct ckpt_erro
 		struct mem_kin *k = t->zombie ? NULL : mem_family_kin(f, t->id);
 
 		if (k && k->n_uses)
-			r = check_task(f, k, t, err);
+			r = check_task(run, f, k, t, err);
 	}
 	return r;
 }
