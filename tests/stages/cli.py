@@ -251,9 +251,9 @@ def names(context, test):
                           stdout=subprocess.PIPE) as odd:
         test.cleanup(odd.kill)
         odd.stdout.readline()
-        err = context.ckpt().run(test, "dump", "-t", odd.pid, "-D", test.dir / "image", code=codes.REFUSED).err
+        run = context.ckpt().run(test, "dump", "-t", odd.pid, "-D", test.dir / "image", code=codes.REFUSED)
         odd.kill()
-    expect("?[2J?ckpt: x" in err and "\x1b" not in err, f"it says {err!r}")
+    expect("?[2J?ckpt: x" in run.err and "\x1b" not in run.err, f"it says {run.err!r}")
 
 
 def tests(context):
