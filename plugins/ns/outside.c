@@ -5,11 +5,13 @@
  */
 #include <dirent.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <ckpt/mnt.h>
 #include <ckpt/parallel.h>
 
 #include "internal.h"
@@ -59,6 +61,42 @@ static void refuse(struct ckpt_run *run, const struct ckpt_ns *ns, pid_t pid)
 	snprintf(reason, sizeof(reason), "process %d, which is outside the tree, is in it too",
 		 (int)pid);
 	ckpt_refuse(run, &b);
+}
+
+/* A mount that keeps it when the tree is gone: "net:[4026532177]" is its root. */
+static void refuse_named(struct ckpt_run *run, const struct ckpt_ns *ns, const char *point)
+{
+	char reason[PATH_MAX + 96];
+	const struct ckpt_blocker b = {
+		.feature = "shared-outside",
+		.task = ns->member,
+		.object = ns->name,
+		.reason = reason,
+		.hint = "unmount that, or allow the loss: the name stays with the old namespace",
+	};
+
+	snprintf(reason, sizeof(reason), "%s, which is outside the tree, is a name of it", point);
+	ckpt_refuse(run, &b);
+}
+
+static int name_mounts(struct ckpt_run *run, const struct search *s, struct ckpt_error *err)
+{
+	const struct ckpt_mounts *all;
+	int r = ckpt_mounts(run, ckpt_ns_own(run, CKPT_NS_MNT), &all, err);
+
+	for (size_t i = 0; r == 0 && i < all->n; i++) {
+		const struct ckpt_mount *m = &all->list[i];
+		unsigned long long ino;
+		char type[16];
+
+		if (strcmp(m->type, "nsfs") || sscanf(m->root, "%15[a-z]:[%llu]", type, &ino) != 2)
+			continue;
+		for (size_t k = 0; k < s->n_ns; k++)
+			if (s->ns[k]->ino == ino &&
+			    !strcmp(type, ckpt_ns_type_name(s->ns[k]->type)))
+				refuse_named(run, s->ns[k], m->point);
+	}
+	return r;
 }
 
 /* A helper of this run's, which is where it has something to do. */
@@ -187,5 +225,5 @@ int ns_outside(struct ckpt_run *run, struct ckpt_error *err)
 	r = ckpt_parallel(s.n, look, &s, err);
 	if (!r)
 		name_them(run, &s, seen);
-	return r;
+	return r ? r : name_mounts(run, &s, err);
 }

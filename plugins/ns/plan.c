@@ -88,6 +88,28 @@ static int load_seat(struct ckpt_run *run, uint32_t task, const Ckpt__Ns__Seat *
 			       &seat->time_for_children, err);
 }
 
+/* It is born where the first one is, when that is in its user namespace, and moves then. */
+static void check_thread(struct ckpt_run *run, uint32_t task, size_t k,
+			 const struct ckpt_ns_seat *first, const struct ckpt_ns_seat *seat)
+{
+	static const enum ckpt_ns_type types[] = { CKPT_NS_NET, CKPT_NS_IPC, CKPT_NS_UTS,
+						   CKPT_NS_TIME, CKPT_NS_CGROUP };
+	const struct ckpt_ns *user = first->ns[CKPT_NS_USER];
+
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(types) && !user->own; i++) {
+		const struct ckpt_ns *ns = seat->ns[types[i]];
+
+		if (ns == first->ns[types[i]] || (ns->owner && ckpt_ns_below(ns->owner, user)))
+			continue;
+		ckpt_unmet(
+			run, CKPT_EXIT_REFUSED,
+			"let the main thread stay in that namespace, and others leave it",
+			"task %u: thread %zu is in a %s namespace that its main thread has left, "
+			"and that is not its user namespace's",
+			task, k, ckpt_ns_type_name(types[i]));
+	}
+}
+
 static int place(struct ckpt_run *run, const Ckpt__Ns__Task *rec, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE struct ckpt_ns_seat *seats =
@@ -113,6 +135,8 @@ static int place(struct ckpt_run *run, const Ckpt__Ns__Task *rec, struct ckpt_er
 			ckpt_unmet(run, CKPT_EXIT_REFUSED,
 				   "let the thread stay in the mount namespace of its process",
 				   "task %u: thread %zu is in another mount namespace", rec->id, k);
+	for (size_t k = 1; k < rec->n_seats && r == 0; k++)
+		check_thread(run, rec->id, k, &seats[0], &seats[k]);
 	return r < 0 ? r : ckpt_ns_place_task(run, rec->id, seats, rec->n_seats, err);
 }
 

@@ -158,6 +158,26 @@ time.sleep(99999)
     expect(reason in run.out + run.err, f"nothing says {reason!r}")
 
 
+# the main thread alone goes to a namespace, and the other one stays in that of the machine
+LEFT_PROGRAM = """
+import ctypes, pathlib, sys, threading, time
+libc = ctypes.CDLL(None)
+libc.unshare(0x10000000)
+threading.Thread(target=lambda: time.sleep(99999)).start()
+libc.unshare(0x40000000)
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(99999)
+"""
+
+
+def left(context, test):
+    """A thread in a namespace that its user namespace has no say over, and that its main thread has left."""
+    child = started(test, "python3", "-B", "-c", LEFT_PROGRAM)
+    run = context.ckpt().dump(test, child.pid, test.dir / "image", "--allow-loss", "fd.external",
+                              code=codes.REFUSED)
+    expect("a net namespace that its main thread has left" in run.out + run.err, "nothing says it")
+
+
 def frozen(context, test):
     """Its group is not frozen by itself: one above is."""
     mounts = [line.split() for line in proc.read("/proc/mounts").splitlines()]
@@ -317,6 +337,7 @@ def tests(context):
         yield f"refuse/{what}-due", lambda test, what=what: due(context, test, what)
     for name, tree in CHILDREN.items():
         yield f"refuse/time-children-{name}", lambda test, tree=tree: children(context, test, *tree)
+    yield "refuse/thread-left", lambda test: left(context, test)
     yield "refuse/frozen", lambda test: frozen(context, test)
     yield "refuse/unix-urgent", lambda test: urgent(context, test)
     yield "refuse/tcp-signed", lambda test: signed(context, test)
