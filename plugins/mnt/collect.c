@@ -151,6 +151,13 @@ static const char *no_place(const struct mnt_state *st, const struct mnt_mount *
 	return mnt_overlay_lost(st->run, m);
 }
 
+static bool shows_mounts(const struct mnt_state *st, const struct mnt_mount *m)
+{
+	const struct ckpt_ns *ns = ckpt_ns_by_id(st->run, m->fs->shows);
+
+	return !strcmp(m->fs->type->name, "nsfs") && ns && ns->type == CKPT_NS_MNT;
+}
+
 /* NULL: it can be mounted again. */
 static const char *no_source(const struct mnt_state *st, const struct mnt_mount *m, char *buf,
 			     size_t size)
@@ -165,13 +172,15 @@ static const char *no_source(const struct mnt_state *st, const struct mnt_mount 
 	if (m->deleted)
 		return type ? not_deleted_again(st, m) : "what is mounted there was deleted";
 	if (!type) {
-		snprintf(
-			buf, size,
-			"filesystems of type %.40s are not made again, and ckpt has it not mounted "
-			"itself",
-			m->m->type);
+		snprintf(buf, size,
+			 "%.40s is not made again, and no mount that ckpt sees itself shows it",
+			 m->m->type);
 		return buf;
 	}
+	if (m->seen && type->shows != CKPT_NS_TYPES && !m->fs->shows)
+		return "the namespace that it shows has ended";
+	if (shows_mounts(st, m))
+		return "a mount namespace that is kept by a bind is not made again";
 	return type->in_place ? no_place(st, m) : NULL;
 }
 

@@ -63,7 +63,7 @@ static char *path_in(const struct ckpt_mount *m, const struct ckpt_mount *host)
 	return path;
 }
 
-int mnt_external_find(struct mnt_state *st, struct mnt_mount *m, struct ckpt_error *err)
+void mnt_external_find(struct mnt_state *st, struct mnt_mount *m)
 {
 	const struct ckpt_mount *best = NULL;
 	CKPT_AUTO_FREE char *best_path = NULL;
@@ -90,13 +90,9 @@ int mnt_external_find(struct mnt_state *st, struct mnt_mount *m, struct ckpt_err
 		free(best_path);
 		best_path = ckpt_steal_ptr(&path);
 	}
-	if (!best)
-		return ckpt_fail(err, ENOENT, "%s: none of ckpt's own mounts shows it",
-				 m->m->point);
 	m->host = best;
 	m->below = hidden;
 	m->path = ckpt_steal_ptr(&best_path);
-	return 0;
 }
 
 /* "/path/in/tree[:KEY]" */

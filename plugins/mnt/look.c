@@ -6,6 +6,7 @@
  * top, as far as they can be. Nothing of that is seen in the namespace itself.
  */
 #include <errno.h>
+#include <inttypes.h>
 #include <sched.h>
 #include <stdio.h>
 #include <sys/sysmacros.h>
@@ -15,19 +16,73 @@
 /* children of a mount that was looked at: never a leaf again */
 #define DONE (SIZE_MAX / 2)
 
+/* A mount of the copy, by its mountinfo. */
+struct device {
+	uint64_t id;
+	uint32_t major, minor;
+};
+
 struct look {
 	struct mnt_state *st;
 	const struct ckpt_ns *ns;
+	int proc; /* ckpt's /proc */
+	struct device *devices;
+	size_t n;
 };
 
-static bool same_filesystem(int fd, const struct ckpt_mount *m, bool *file)
+static int add_device(struct look *l, const char *line, struct ckpt_error *err)
 {
-	struct statx sx;
+	struct device d = { 0 }, *more;
 
-	if (statx(fd, "", AT_EMPTY_PATH | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC, STATX_TYPE, &sx))
+	if (sscanf(line, "%" SCNu64 " %*u %u:%u", &d.id, &d.major, &d.minor) != 3)
+		return ckpt_fail(err, EPROTO, "/proc/self/mountinfo: \"%.80s\"", line);
+	more = reallocarray(l->devices, l->n + 1, sizeof(*more));
+	if (!more)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	l->devices = more;
+	l->devices[l->n++] = d;
+	return 0;
+}
+
+static int read_devices(struct look *l, struct ckpt_error *err)
+{
+	int fd = openat(l->proc, "self/mountinfo", O_RDONLY | O_CLOEXEC), r = 0;
+	CKPT_AUTO_FILE FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
+	CKPT_AUTO_FREE char *line = NULL;
+	size_t cap = 0;
+
+	if (!f)
+		return ckpt_fail_sys(err, errno, "/proc/self/mountinfo");
+	while (r == 0 && getline(&line, &cap, f) > 0)
+		r = add_device(l, line, err);
+	return r;
+}
+
+/*
+ * By the mount's number: what stat(2) of a file tells is another device on btrfs, and on an
+ * overlay whose layers are of several filesystems.
+ */
+static bool same_filesystem(const struct look *l, int fd, const struct ckpt_mount *m)
+{
+	uint64_t id;
+
+	if (mnt_mount_id(fd, "", &id) < 0)
 		return false;
-	*file = !S_ISDIR(sx.stx_mode);
-	return sx.stx_dev_major == m->major && sx.stx_dev_minor == m->minor;
+	for (size_t i = 0; i < l->n; i++)
+		if (l->devices[i].id == id)
+			return l->devices[i].major == m->major && l->devices[i].minor == m->minor;
+	return false;
+}
+
+/*
+ * Without asking the filesystem, as another user's FUSE tells nothing, and by the descriptor, as
+ * O_DIRECTORY asks for what is behind an automount.
+ */
+static bool is_file(int fd)
+{
+	CKPT_AUTO_FD int dir = openat(fd, ".", O_PATH | O_CLOEXEC);
+
+	return dir < 0 && errno == ENOTDIR;
 }
 
 static bool hangs_on(const struct mnt_mount *m, const struct mnt_mount *top)
@@ -41,9 +96,13 @@ int mnt_mount_id(int dir, const char *name, uint64_t *id)
 {
 	struct statx sx;
 
-	if (statx(dir, name, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH, STATX_MNT_ID,
+	/* who asks for nothing is told that, and no filesystem is asked */
+	if (statx(dir, name,
+		  AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0,
 		  &sx))
 		return -errno;
+	if (!(sx.stx_mask & STATX_MNT_ID))
+		return -EOPNOTSUPP;
 	*id = sx.stx_mnt_id;
 	return 0;
 }
@@ -154,19 +213,19 @@ static int try_flags(struct mnt_mount *m, struct ckpt_error *err)
 	return 0;
 }
 
-static int look_at(const struct mnt_state *st, struct mnt_mount *m, struct ckpt_error *err)
+static int look_at(const struct look *l, struct mnt_mount *m, struct ckpt_error *err)
 {
 	CKPT_AUTO_FD int fd = open(m->m->point, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-	bool file;
+	const struct mnt_state *st = l->st;
 
 	/* below a locked one: nobody in there can ever see it */
-	if (fd < 0 || !same_filesystem(fd, m->m, &file) || is_taken(st, m, fd) ||
+	if (fd < 0 || !same_filesystem(l, fd, m->m) || is_taken(st, m, fd) ||
 	    mnt_mount_id(fd, "", &m->copy) < 0) {
 		m->locked = m->parent != NULL;
 		return 0;
 	}
 	m->seen = true;
-	m->file = file;
+	m->file = is_file(fd);
 	m->fd = ckpt_steal_fd(&fd);
 	if (m->fs->type && m->fs->type->shows == CKPT_NS_TYPES && !m->fs->asked && m->fs->probe < 0)
 		m->fs->probe = m->fd;
@@ -194,7 +253,7 @@ static int from_the_top(struct look *l, struct ckpt_error *err)
 
 			if (m->ns != l->ns || m->children || has_to_wait(st, m))
 				continue;
-			r = look_at(st, m, err);
+			r = look_at(l, m, err);
 			if (r < 0)
 				return r;
 			m->children = DONE;
@@ -208,7 +267,13 @@ static int from_the_top(struct look *l, struct ckpt_error *err)
 
 static int look(void *arg, struct ckpt_error *err)
 {
-	return from_the_top(arg, err);
+	struct look *l = arg;
+	int r = read_devices(l, err);
+
+	if (r == 0)
+		r = from_the_top(l, err);
+	free(l->devices);
+	return r;
 }
 
 struct copy {
@@ -295,7 +360,7 @@ int mnt_look(struct ckpt_run *run, struct mnt_state *st, const struct ckpt_ns *n
 	CKPT_AUTO_FD int proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC), fd = -1;
 	struct ckpt_ns private = *ns;
 	struct ckpt_ns_place place = { .ns = { [CKPT_NS_MNT] = &private } };
-	struct look l = { st, ns };
+	struct look l = { st, ns, proc, NULL, 0 };
 	struct copy c = { proc, -1 };
 	int r = proc < 0 ? ckpt_fail_sys(err, errno, "/proc")
 			 : ckpt_ns_run(run, &owner, copy, &c, err);

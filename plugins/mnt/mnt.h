@@ -105,8 +105,8 @@ int mnt_model(struct ckpt_run *run, struct mnt_state *st, struct ckpt_error *err
 int mnt_refuse(struct ckpt_run *run, const struct ckpt_ns *ns, const char *feature,
 	       const char *object, const char *reason, const char *hint);
 
-/* Which of ckpt's own mounts shows the same, and where (external.c). */
-int mnt_external_find(struct mnt_state *st, struct mnt_mount *m, struct ckpt_error *err);
+/* Which of ckpt's own mounts shows the same, and where (external.c); `host` stays NULL: none. */
+void mnt_external_find(struct mnt_state *st, struct mnt_mount *m);
 /* The user's key for a mount, or NULL. */
 const char *mnt_external_key(struct ckpt_run *run, const char *point);
 /* restore: the user's place for it, or NULL. */

@@ -139,11 +139,17 @@ static int pid_namespace_of(int top, const char *point, struct ckpt_error *err)
 	dir = copy < 0 ? NULL : fdopendir(copy);
 	if (!dir)
 		return ckpt_fail_sys(err, errno, "opening %s", point);
-	/* not all of them are ours to look at */
+	/* not all of them are ours to look at; of a namespace that has ended there are none */
 	for (struct dirent *d; fd < 0 && (d = readdir(dir));)
 		if (atoi(d->d_name) > 0)
 			fd = namespace_of_entry(top, d->d_name);
-	return fd < 0 ? ckpt_fail(err, ESRCH, "%s: no process tells whose it is", point) : fd;
+	return fd < 0 ? -ESRCH : fd;
+}
+
+/* One that is lost by permission is replaced by ckpt's own, as for its members. */
+static uint32_t id_of(struct ckpt_run *run, const struct ckpt_ns *ns)
+{
+	return ns->lost ? ckpt_ns_own(run, ns->type)->id : ns->id;
 }
 
 /* The namespace behind a proc, or a file of nsfs. */
@@ -161,11 +167,11 @@ static int shown(struct ckpt_run *run, const struct mnt_mount *m, bool proc, uin
 	if (proc)
 		fd = pid_namespace_of(top, m->m->point, err);
 	if (proc && fd < 0)
-		return fd;
+		return fd == -ESRCH ? 0 : fd;
 	ns = ckpt_ns_find(run, proc ? fd : top, err);
 	if (!ns)
 		return -err->err;
-	*id = ns->id;
+	*id = id_of(run, ns);
 	return 0;
 }
 
@@ -180,7 +186,7 @@ static int find_shown(struct ckpt_run *run, struct mnt_mount *m, struct ckpt_err
 		return shown(run, m, false, &fs->shows, err);
 	if (fs->type->shows == CKPT_NS_PID && !strcmp(m->m->root, "/"))
 		return shown(run, m, true, &fs->shows, err);
-	fs->shows = m->ns->member ? ckpt_ns_of_task(run, m->ns->member, fs->type->shows)->id
+	fs->shows = m->ns->member ? id_of(run, ckpt_ns_of_task(run, m->ns->member, fs->type->shows))
 				  : ckpt_ns_own(run, fs->type->shows)->id;
 	return 0;
 }
@@ -405,7 +411,7 @@ int mnt_model(struct ckpt_run *run, struct mnt_state *st, struct ckpt_error *err
 			m->fs->id = ++fs;
 		r = find_shown(run, m, err);
 		if (r == 0 && !m->fs->type && !m->key && !m->deleted && is_own(st, m->m))
-			r = mnt_external_find(st, m, err);
+			mnt_external_find(st, m);
 	}
 	for (size_t i = 0; i < st->n_mounts && r == 0; i++)
 		r = tell(run, &st->mounts[i], err);

@@ -35,7 +35,7 @@ def saved_within(context, test, scenario):
 LABELLED = """cd /
 label="$2/label"; echo "docker-default (enforce)" > "$label"
 as() { sh -c 'mount --bind "$0" /proc/$$/attr/current && exec "$@"' "$label" "$@"; }
-expect() { test $? = $1 || { echo "exit $?, not $1"; exit 1; }; }
+expect() { r=$?; test $r = $1 || { echo "exit $r, not $1"; exit 1; }; }
 setsid sh -c ': > "$0"; exec sleep 99999' "$2/ready" < /dev/null > /dev/null 2>&1 &
 until test -e "$2/ready"; do sleep 0.05; done
 mount --bind "$label" /proc/$!/task/$!/attr/current; expect 0
@@ -51,7 +51,7 @@ kill -9 $(cat "$2/pid")
 OUTSIDE = """cd /
 one="$2/one"; two="$2/two"; mkdir "$one" "$two" "$2/shm"
 mount -t tmpfs one "$one"; mount --make-shared "$one"; mount -t tmpfs two "$two"; mount --make-shared "$two"
-expect() { test $? = $1 || { echo "exit $?, not $1"; exit 1; }; }
+expect() { r=$?; test $r = $1 || { echo "exit $r, not $1"; exit 1; }; }
 start() {
     rm -f "$one/ready"
     setsid unshare -m --propagation slave sh -c "$1; : > $one/ready; exec sleep 99999" \\
@@ -90,7 +90,7 @@ ckpt=$1 dir=$2
 root=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)
 group="$root/ckpt-${dir##*/}"
 mkdir -p "$group/init" "$dir/mnt" || exit 77
-expect() { test $? = $1 || { echo "exit $?, not $1"; gone; exit 1; }; }
+expect() { r=$?; test $r = $1 || { echo "exit $r, not $1"; gone; exit 1; }; }
 gone() { rmdir "$group/init" "$group"; test -z "$was" || echo -hugetlb > "$root/cgroup.subtree_control"; }
 grep -qw hugetlb "$root/cgroup.controllers" || { echo "no hugetlb"; gone; exit 77; }
 grep -qw hugetlb "$root/cgroup.subtree_control" || was=off
@@ -109,6 +109,43 @@ grep -q "/init$" /proc/$pid/cgroup; expect 0
 test $(stat -c %i "$group") = $(stat -c %i /proc/$pid/root$dir/mnt); expect 0
 kill -9 $pid; until test ! -e /proc/$pid; do sleep 0.05; done
 until gone; do sleep 0.05; done
+"""
+
+
+# CKPT, DIR: what a tree has of filesystems and namespaces that others had, have, or do not know any more
+BORDERS = """cd /
+ckpt=$1 dir=$2
+for name in a ended named new one over two; do mkdir "$dir/$name"; done
+mount -t tmpfs one "$dir/one"; mkdir "$dir/one/a" "$dir/one/lower"; : > "$dir/one/lower/file"
+mount --bind "$dir/one/a" "$dir/a"
+mount -t tmpfs two "$dir/two"; mkdir "$dir/two/upper" "$dir/two/work"
+mount -t overlay over -o "lowerdir=$dir/one/lower,upperdir=$dir/two/upper,workdir=$dir/two/work,xino=off" \\
+    "$dir/over" || exit 77
+expect() { r=$?; test $r = $1 || { echo "exit $r, not $1"; exit 1; }; }
+start() {
+    rm -f "$dir/ready"
+    setsid unshare $1 sh -c "$2; : > $dir/ready; exec sleep 99999" < /dev/null > /dev/null 2>&1 &
+    until test -e "$dir/ready"; do sleep 0.05; done
+}
+dump() { "$ckpt" dump -t $! -D "$dir/image" --force "$@"; }
+restore() { "$ckpt" restore -D "$dir/image" -d --pidfile "$dir/pid"; expect 0; pid=$(cat "$dir/pid"); }
+end() { kill -9 $pid; until test ! -e /proc/$pid; do sleep 0.05; done; }
+# a file of a lower layer has the device of no mount; its owner may take it off
+start -Urm ": > $dir/file; mount --bind $dir/over/file $dir/file"
+dump; expect 0; restore
+nsenter -t $pid -U -m umount "$dir/file"; expect 0
+end
+# a namespace that is left out, with a filesystem that shows it
+start -nm "mount -t sysfs new $dir/new"
+dump --no-plugin net --allow-loss net --allow-loss ns.net; expect 0; restore; end
+# one with a name
+start -n :
+: > "$dir/named/net"; mount --bind /proc/$!/ns/net "$dir/named/net"
+dump; expect 3
+# what ckpt does not see, and what nobody tells of
+start -m "unshare -pf mount -t proc ended $dir/ended"
+umount "$dir/over" "$dir/one"
+dump; expect 3
 """
 
 
@@ -145,9 +182,17 @@ def groups(context, test):
     script(context, test, GROUPS, "is here and has controllers")
 
 
+def borders(context, test):
+    """What is named, and comes back, of things that are not the tree's alone."""
+    script(context, test, BORDERS, "named/net, which is outside the tree, is a name of it",
+           "tmpfs is not made again, and no mount that ckpt sees itself shows it",
+           "the namespace that it shows has ended")
+
+
 def tests(context):
     """One for each."""
     yield "within/pid-max", lambda test: saved_within(context, test, "pid-counters")
     yield "within/label", lambda test: labelled(context, test)
     yield "within/outside", lambda test: outside(context, test)
     yield "within/groups", lambda test: groups(context, test)
+    yield "within/borders", lambda test: borders(context, test)
