@@ -92,8 +92,7 @@ struct agent_seat {
 };
 
 struct agent_header {
-	uint32_t owner; /* futex word of the engine's robust mutex, see above */
-	uint8_t owner_rest[60];
+	uint32_t owner; /* robust futex of the engine's, see above */
 	uint32_t seat_size;
 	uint32_t n_seats;
 	uint64_t length;  /* of the segment */

@@ -257,6 +257,22 @@ static int start_shmat(struct ckpt_agent *a, int mem, const struct gadgets *g,
 	return call_start(a, &r, err);
 }
 
+/* Attached, but not to be entered: it is right behind that call. */
+static void unmap_again(struct ckpt_agent *a, const struct user_regs_struct *behind)
+{
+	struct ckpt_error ignored = { 0 };
+	struct user_regs_struct r = *behind;
+
+	r.rip -= 2; /* the length of the system call instruction */
+	r.orig_rax = (uint64_t)-1;
+	r.rax = SYS_munmap;
+	r.rdi = a->seg->addr;
+	r.rsi = a->seg->length;
+	if (!call_start(a, &r, &ignored) && !call_entered(a, &ignored) &&
+	    !call_end(a, &r, &ignored))
+		back_to_self(a);
+}
+
 static int end_shmat(struct ckpt_agent *a, struct ckpt_error *err)
 {
 	struct user_regs_struct r;
@@ -273,6 +289,11 @@ static int end_shmat(struct ckpt_agent *a, struct ckpt_error *err)
 		back_to_self(a);
 		return ckpt_fail_sys(err, (int)-r.rax, "thread %d: shmat(2) of the agent",
 				     (int)tid);
+	}
+	e = segment_shut(a->seg, err);
+	if (e) {
+		unmap_again(a, &r);
+		return e;
 	}
 	if (INSIST(ckpt_ptrace(a->th, PTRACE_CONT, NULL, 0L)))
 		return ckpt_fail_sys(err, errno, "thread %d: entering the agent", (int)tid);
@@ -396,17 +417,11 @@ static int prepare_task(struct task_node *t, struct ckpt_error *err)
 	if (!r)
 		r = choose_first(t, maps, err);
 	if (!r)
-		r = segment_new(&t->ps->keeper, count_stopped(t), frame_room(t), &users, &t->seg,
-				err);
+		r = segment_new(&t->ps->segments, &t->ps->keeper, count_stopped(t), frame_room(t),
+				&users, &t->seg, err);
 	if (!r)
 		r = find_gap(maps, t->seg->length, &t->seg->addr, err);
 	return r ? r : rescue_prepare(t, err);
-}
-
-/* The less time it is on its way the better: one task after the other. */
-static bool is_guarded(const struct task_node *t)
-{
-	return segment_header(t->seg)->guarded;
 }
 
 /*
@@ -548,7 +563,7 @@ int proc_agents_in(struct proc_set *ps, struct ckpt_error *err)
 			continue;
 		if (prepare_task(t, err))
 			return ckpt_wrap(err, "task %u (%s)", t->pub.id, t->pub.comm);
-		list[is_guarded(t) ? --alone : n++] = (struct entry){ .t = t, .first = t->first };
+		list[t->guarded ? --alone : n++] = (struct entry){ .t = t, .first = t->first };
 	}
 	enter(list, n, &why);
 	for (; alone < ps->n; alone++)
@@ -583,7 +598,7 @@ static int begin_out(struct task_node *t, struct ckpt_error *err)
 	for (size_t i = 0; i < t->pub.n_threads; i++) {
 		struct ckpt_agent *a = t->pub.threads[i]->agent;
 
-		if (!a->seat || a->state != THREAD_SEATED || a->seat->exit.last)
+		if (!a->seat || a->state != THREAD_SEATED || a == t->first)
 			continue;
 		a->leaving = !interrupt(a, false, err);
 		r = a->leaving ? r : -err->err;
@@ -622,13 +637,9 @@ static int end_out(struct task_node *t, struct ckpt_error *err)
 
 static struct ckpt_agent *last_of(const struct task_node *t)
 {
-	for (size_t i = 0; i < t->pub.n_threads; i++) {
-		struct ckpt_agent *a = t->pub.threads[i]->agent;
+	struct ckpt_agent *a = t->first;
 
-		if (a->seat && a->state == THREAD_SEATED && a->seat->exit.last)
-			return a;
-	}
-	return NULL;
+	return a && a->seat && a->state == THREAD_SEATED ? a : NULL;
 }
 
 /* Where the way out is built; a small stack of a program's own may have a neighbour there. */
@@ -636,7 +647,7 @@ static size_t frame_place(const struct ckpt_agent *a, uint64_t *at)
 {
 	const size_t len = exit_length(a->frame_len);
 
-	*at = a->seat->exit.sp - RED_ZONE - len;
+	*at = a->th->regs.rsp - RED_ZONE - len;
 	return len;
 }
 
@@ -677,20 +688,19 @@ static int send_last(struct task_node *t, struct ckpt_error *err)
 {
 	struct ckpt_agent *a = t->last;
 	struct user_regs_struct regs;
-	const uint64_t *way;
 	int r = a ? wait_event_stop(a, STOP_TIMEOUT_MS, err) : 0;
 
 	if (!a || r)
 		return r;
-	way = a->seat->way;
 	regs = a->th->regs;
 	regs.orig_rax = (uint64_t)-1;
 	regs.eflags = 0x202;
-	regs.rax = way[WAY_RAX];
-	regs.rdi = way[WAY_RDI];
-	regs.rsi = way[WAY_RSI];
-	regs.rsp = way[WAY_RSP];
-	regs.rip = way[WAY_RIP];
+	regs.rax = SYS_munmap;
+	regs.rdi = t->seg->addr;
+	regs.rsi = t->seg->length;
+	/* what only the agent knows, and only the task uses */
+	regs.rsp = a->seat->way[WAY_RSP];
+	regs.rip = t->gadgets.syscall_ret;
 	return call_start(a, &regs, err);
 }
 
@@ -722,7 +732,7 @@ static int free_last(struct task_node *t, struct ckpt_error *err)
 static void forget_segment(struct task_node *t)
 {
 	/* the keeper takes out whom we could not, when we let go of it */
-	if (t->stuck && !t->lost && is_guarded(t)) {
+	if (t->stuck && !t->lost && t->guarded) {
 		t->ps->keeper.left = true;
 		return;
 	}
@@ -747,7 +757,7 @@ static void leave(struct task_node *const *list, size_t n, struct ckpt_error *fi
 			struct ckpt_error why = { 0 };
 			struct task_node *t = list[i];
 
-			if (!t->seg || t->lost || (is_guarded(t) && n > 1) || (t->stuck && s > 1))
+			if (!t->seg || t->lost || (t->guarded && n > 1) || (t->stuck && s > 1))
 				continue;
 			t->stuck |= way_out[s](t, &why) != 0;
 			if (why.err && !first->err) {
@@ -762,7 +772,7 @@ int proc_agents_out(struct proc_set *ps, struct ckpt_error *err)
 	struct ckpt_error first = { 0 };
 
 	for (size_t i = 0; ps->n > 1 && i < ps->n; i++)
-		if (ps->tasks[i]->seg && is_guarded(ps->tasks[i]))
+		if (ps->tasks[i]->seg && ps->tasks[i]->guarded)
 			leave(&ps->tasks[i], 1, &first);
 	leave(ps->tasks, ps->n, &first);
 	for (size_t i = 0; i < ps->n; i++)

@@ -100,15 +100,24 @@ static int launch(struct flights *all, struct flight *f, struct ckpt_error *err)
 static int land(struct flight *f, struct ckpt_error *err)
 {
 	const struct agent_seat *seat = f->th->agent->seat;
+	const size_t n = f->to - f->from;
+	uint32_t executed, failed;
 	int r = agent_wait(f->th->agent, err);
 
 	if (r) {
 		f->len = 0;
 		return ckpt_wrap(err, "%s", f->s->name);
 	}
-	portion_decode(f, seat->executed);
+	/* once: others may be able to write there */
+	executed = __atomic_load_n(&seat->executed, __ATOMIC_RELAXED);
+	failed = __atomic_load_n(&seat->failed, __ATOMIC_RELAXED);
 	f->len = 0;
-	return seat->failed ? portion_failed(f, seat->executed, err) : 0;
+	if (failed ? !executed || executed > n : executed != n)
+		return ckpt_fail(err, EPROTO,
+				 "%s: thread %d: the agent says that it made %u of %zu calls",
+				 f->s->name, (int)f->th->tid, executed, n);
+	portion_decode(f, executed);
+	return failed ? portion_failed(f, executed, err) : 0;
 }
 
 static int finish(struct flights *all, struct flight *f, struct ckpt_error *err)

@@ -46,9 +46,10 @@ enum { N_CALL_ARGS = 4 };
 struct request {
 	uint32_t number;
 	uid_t uid;
-	uint64_t length;   /* of a segment; 0: a system call is asked for */
-	struct kept *kept; /* the engine's, in the memory that both have */
-	char ns[40];	   /* path of an ipc namespace; empty: ckpt's own */
+	gid_t gid;
+	uint64_t length; /* of a segment; 0: a system call is asked for */
+	void *at;
+	char ns[40]; /* path of an ipc namespace; empty: ckpt's own */
 	int64_t nr, args[N_CALL_ARGS];
 };
 
@@ -88,7 +89,9 @@ static inline SPAWN_PART void ask_for_number(const char *number, size_t len)
 static inline SPAWN_PART int64_t make(const struct request *rq)
 {
 	static const char high[] = "30000", any[] = "-1";
-	struct shmid_ds ds;
+	struct shmid_ds ds = {
+		.shm_perm = { .uid = rq->uid, .gid = rq->gid, .mode = 0700 },
+	};
 	int64_t shmid, at, r;
 
 	ask_for_number(high, sizeof(high) - 1);
@@ -99,16 +102,11 @@ static inline SPAWN_PART int64_t make(const struct request *rq)
 		ask_for_number(any, sizeof(any) - 1);
 		return shmid;
 	}
-	at = sys6(SYS_shmat, shmid, 0, 0, 0, 0, 0);
+	at = sys6(SYS_shmat, shmid, (int64_t)(uintptr_t)rq->at, rq->at ? SHM_REMAP : 0, 0, 0, 0);
 	sys6(SYS_shmctl, shmid, IPC_RMID, 0, 0, 0, 0);
 	if (at < 0 && at > -4096)
 		return at;
-	rq->kept->at = (void *)(intptr_t)at;
-	r = sys6(SYS_shmctl, shmid, IPC_STAT, (int64_t)(uintptr_t)&ds, 0, 0, 0);
-	if (!r) {
-		ds.shm_perm.uid = rq->uid;
-		r = sys6(SYS_shmctl, shmid, IPC_SET, (int64_t)(uintptr_t)&ds, 0, 0, 0);
-	}
+	r = sys6(SYS_shmctl, shmid, IPC_SET, (int64_t)(uintptr_t)&ds, 0, 0, 0);
 	return r ? r : shmid;
 }
 
@@ -116,14 +114,14 @@ static inline SPAWN_PART int64_t make(const struct request *rq)
  * The kernel walks 2,048 robust futexes of a thread that dies, ROBUST_LIST_LIMIT:
  * whoever waits in a larger tree hears of the engine's death from us.
  */
-static inline SPAWN_PART void tell(const struct kept *kept)
+static inline SPAWN_PART void tell(const struct segments *all)
 {
-	for (; kept; kept = kept->next) {
-		/* the header's first word; no function of anybody else's is called here */
-		const uintptr_t owner = (uintptr_t)kept->at + AGENT_CODE_SIZE;
+	const struct robust_list *p = &all->head.list;
 
-		if (!kept->at)
-			continue;
+	while ((p = __atomic_load_n(&p->next, __ATOMIC_ACQUIRE)) != &all->head.list) {
+		/* no function of anybody else's is called here */
+		const uintptr_t owner = (uintptr_t)p + SEGMENT_PAGE + AGENT_CODE_SIZE;
+
 		__atomic_or_fetch((uint32_t *)owner, AGENT_OWNER_DIED, __ATOMIC_SEQ_CST);
 		sys6(SYS_futex, (int64_t)owner, FUTEX_WAKE, INT_MAX, 0, 0, 0);
 	}
@@ -240,7 +238,8 @@ static SPAWN_CHILD void keep(void *arg)
 				 MSG_NOSIGNAL, 0, 0);
 		while (n < 0 && n != -EPIPE && n != -ECONNRESET);
 	}
-	tell(__atomic_load_n(&k->kept, __ATOMIC_ACQUIRE));
+	if (k->shares && k->segments)
+		tell(k->segments);
 	/* those that are to be rescued wait without sleeping */
 	if (__atomic_load_n(&k->rescue, __ATOMIC_ACQUIRE))
 		sys6(SYS_sched_setscheduler, 0, SCHED_FIFO, (int64_t)(uintptr_t)&first, 0, 0, 0);
@@ -316,16 +315,12 @@ long keeper_call(struct keeper *k, long nr, long a, long b, long c, long d)
 	return ask(k, &rq);
 }
 
-int keeper_make(struct keeper *k, uint64_t length, uid_t uid, pid_t member, struct ckpt_error *err)
+int keeper_make(struct keeper *k, uint64_t length, void *at, uid_t uid, pid_t member,
+		struct ckpt_error *err)
 {
-	struct kept *kept = calloc(1, sizeof(*kept));
-	struct request rq = { .length = length, .uid = uid, .kept = kept };
+	struct request rq = { .length = length, .at = at, .uid = uid, .gid = getegid() };
 	int64_t shmid;
 
-	if (!kept)
-		return ckpt_fail_sys(err, ENOMEM, "asking the keeper");
-	kept->next = k->kept;
-	__atomic_store_n(&k->kept, kept, __ATOMIC_RELEASE);
 	if (member)
 		snprintf(rq.ns, sizeof(rq.ns), "/proc/%d/ns/ipc", (int)member);
 	shmid = ask(k, &rq);
@@ -363,11 +358,4 @@ void keeper_stop(struct keeper *k)
 	if (r < 0)
 		return;
 	free(ckpt_steal_ptr(&k->stack));
-	for (struct kept *kept; (kept = k->kept);) {
-		k->kept = kept->next;
-		/* what it attached is in our memory too, and does not go with it */
-		if (kept->at)
-			shmdt(kept->at);
-		free(kept);
-	}
 }

@@ -10,21 +10,17 @@
 
 #include <ckpt/error.h>
 
-/* A segment of the keeper's, for the day of the engine's death. */
-struct kept {
-	void *at; /* where it is attached, in the memory that both have; NULL: nowhere */
-	struct kept *next;
-};
+struct segments;
 
 struct keeper {
 	pthread_mutex_t asking;
 	uint32_t asked; /* requests so far */
 	bool left;	/* there are threads that only the keeper can take out of their agents */
-	struct kept *kept;
-	struct rescue *rescue; /* rescue.h */
-	bool lost;	       /* it has died, and we have noticed */
-	bool shares;	       /* our memory */
-	pid_t pid;	       /* 0: not running */
+	struct segments *segments; /* for the day of the engine's death; NULL: none */
+	struct rescue *rescue;	   /* rescue.h */
+	bool lost;		   /* it has died, and we have noticed */
+	bool shares;		   /* our memory */
+	pid_t pid;		   /* 0: not running */
 	int socket, theirs;
 	void *stack; /* its own, in our memory */
 };
@@ -32,9 +28,11 @@ struct keeper {
 int keeper_start(struct keeper *k, struct ckpt_error *err);
 /*
  * A new segment that only effective uid `uid` can attach, marked for removal: its shmid, in
- * the ipc namespace of process `member`; 0: in that of ckpt.
+ * the ipc namespace of process `member`; 0: in that of ckpt. The keeper has attached it: over what
+ * is `at`, if the memory is the engine's too; NULL: anywhere.
  */
-int keeper_make(struct keeper *k, uint64_t length, uid_t uid, pid_t member, struct ckpt_error *err);
+int keeper_make(struct keeper *k, uint64_t length, void *at, uid_t uid, pid_t member,
+		struct ckpt_error *err);
 /* A system call in the keeper, with pointers into the memory that both have: as the kernel answers.
  */
 long keeper_call(struct keeper *k, long nr, long a, long b, long c, long d);

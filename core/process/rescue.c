@@ -73,6 +73,7 @@ int rescue_prepare(struct task_node *t, struct ckpt_error *err)
 		};
 		th->agent->rescue = &r->threads[r->n];
 	}
+	t->guarded = true;
 	header->guarded = 1;
 	r->next = keeper->rescue;
 	__atomic_store_n(&keeper->rescue, r, __ATOMIC_RELEASE);
@@ -89,6 +90,7 @@ void rescue_forget(struct task_node *t)
 		return;
 	for (size_t i = 0; i < t->pub.n_threads; i++)
 		t->pub.threads[i]->agent->rescue = NULL;
+	t->guarded = false;
 	__atomic_store_n(&segment_header(t->seg)->guarded, 0, __ATOMIC_SEQ_CST);
 	__atomic_store_n(at, r->next, __ATOMIC_RELEASE);
 	free(r);

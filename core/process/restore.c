@@ -101,7 +101,7 @@ int proc_prepare(struct proc_set *ps, struct ckpt_error *err)
 	if (!r)
 		r = keeper_start(&keeper, err);
 	if (!r)
-		r = segment_new(&keeper, CKPT_MAX_THREADS, 0, &users, &ps->seg, err);
+		r = segment_new(&ps->segments, &keeper, CKPT_MAX_THREADS, 0, &users, &ps->seg, err);
 	if (r)
 		return r;
 	ps->seg->addr = find_place(ps, ps->seg->length);

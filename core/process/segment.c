@@ -3,11 +3,11 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <sched.h>
-#include <linux/futex.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ipc.h>
+#include <sys/mman.h>
 #include <sys/shm.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -15,34 +15,54 @@
 #include <ckpt/cleanup.h>
 
 #include "process/segment.h"
+#include "process/set.h"
 #include "process/uapi.h"
 
 extern const uint8_t agent_blob[], agent_blob_end[];
 
-/* mutex and header share the memory: the lock word is the mutex's first member */
-_Static_assert(sizeof(pthread_mutex_t) <= 64, "owner word does not fit");
+_Static_assert(sizeof(struct segment) <= SEGMENT_PAGE, "its page is too small");
 
 /*
- * The engine holds a robust mutex in the header. If it dies, the kernel sets
- * FUTEX_OWNER_DIED in the lock word; the waiters bit makes it wake a waiter.
+ * If the engine dies, the kernel sets FUTEX_OWNER_DIED in the word at that distance from each
+ * member of the list, if it holds the number of the thread; the waiters bit makes it wake one. A
+ * robust mutex of the C library would have its links beside that word, where others can change
+ * them.
  */
-static int own(struct segment *seg)
+static void own(struct segments *all, struct segment *seg)
 {
-	pthread_mutex_t *m = (pthread_mutex_t *)&segment_header(seg)->owner;
-	pthread_mutexattr_t attr;
-	int r;
+	struct robust_list *first;
+	size_t len;
 
-	pthread_mutexattr_init(&attr);
-	pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
-	pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
-	r = pthread_mutex_init(m, &attr);
-	pthread_mutexattr_destroy(&attr);
-	if (!r)
-		r = pthread_mutex_lock(m);
-	if (r)
-		return -r;
-	__atomic_or_fetch(&segment_header(seg)->owner, 0x80000000u, __ATOMIC_SEQ_CST);
-	return 0;
+	if (!all->n++) {
+		all->before = NULL;
+		syscall(SYS_get_robust_list, 0, &all->before, &len);
+		all->head = (struct robust_list_head){
+			.list = { &all->head.list },
+			.futex_offset = SEGMENT_PAGE + AGENT_CODE_SIZE,
+		};
+		syscall(SYS_set_robust_list, &all->head, sizeof(all->head));
+	}
+	segment_header(seg)->owner = FUTEX_WAITERS | (uint32_t)syscall(SYS_gettid);
+	first = all->head.list.next;
+	seg->all = all;
+	seg->owned.next = first;
+	seg->prev = &all->head.list;
+	if (first != &all->head.list)
+		((struct segment *)first)->prev = &seg->owned;
+	/* also the keeper goes by it (keeper.c) */
+	__atomic_store_n(&all->head.list.next, &seg->owned, __ATOMIC_RELEASE);
+}
+
+static void disown(struct segment *seg)
+{
+	struct segments *all = seg->all;
+	struct robust_list *next = seg->owned.next;
+
+	__atomic_store_n(&seg->prev->next, next, __ATOMIC_RELEASE);
+	if (next != &all->head.list)
+		((struct segment *)next)->prev = seg->prev;
+	if (!--all->n)
+		syscall(SYS_set_robust_list, all->before, sizeof(all->head));
 }
 
 static uint32_t seat_size(uint32_t frame)
@@ -56,95 +76,147 @@ uint64_t segment_length(uint32_t n_seats, uint32_t frame)
 }
 
 /* Identifiers mean something within one ipc namespace only. */
-static void *attach(int shmid, const struct segment_users *users, struct ckpt_error *err)
+static int join(const struct segment_users *users, struct ckpt_error *err)
 {
-	void *base;
-	int e;
-
-	if (users->member && setns(users->ns, CLONE_NEWIPC)) {
-		ckpt_fail_sys(err, errno, "joining the ipc namespace of process %d",
-			      (int)users->member);
-		return NULL;
-	}
-	base = shmat(shmid, NULL, 0);
-	e = errno;
-	if (users->member && setns(users->own_ns, CLONE_NEWIPC)) {
-		ckpt_fail_sys(err, errno, "going back to ckpt's own ipc namespace");
-		return NULL;
-	}
-	if (base != (void *)-1)
-		return base;
-	ckpt_fail_sys(err, e, "shmat(2) for the agent");
-	return NULL;
+	if (users->member && INSIST(setns(users->ns, CLONE_NEWIPC)))
+		return ckpt_fail_sys(err, errno, "joining the ipc namespace of process %d",
+				     (int)users->member);
+	return 0;
 }
 
-int segment_new(struct keeper *keeper, uint32_t n_seats, uint32_t frame,
-		const struct segment_users *users, struct segment **out, struct ckpt_error *err)
+static int go_back(const struct segment_users *users, struct ckpt_error *err)
 {
-	CKPT_AUTO_FREE struct segment *seg = calloc(1, sizeof(*seg));
-	void *base;
-	int r;
+	if (users->member && INSIST(setns(users->own_ns, CLONE_NEWIPC)))
+		return ckpt_fail_sys(err, errno, "going back to ckpt's own ipc namespace");
+	return 0;
+}
 
-	if (!seg)
-		return ckpt_fail_sys(err, ENOMEM, "segment for the agent");
-	seg->n_seats = n_seats;
-	seg->seat_size = seat_size(frame);
-	seg->length = segment_length(n_seats, frame);
-	seg->shmid = keeper_make(keeper, seg->length, users->uid, users->member, err);
+/* A keeper that has not our memory has attached it in its own. */
+static int attach(const struct segment *seg, struct ckpt_error *err)
+{
+	int r = join(&seg->users, err), e;
+
+	if (r)
+		return r;
+	e = shmat(seg->shmid, seg->base, SHM_REMAP) == (void *)-1 ? errno : 0;
+	r = go_back(&seg->users, err);
+	return r || !e ? r : ckpt_fail_sys(err, e, "shmat(2) for the agent");
+}
+
+static int set_up(struct segment *seg, struct keeper *keeper, struct ckpt_error *err)
+{
+	void *const at = keeper->shares ? seg->base : NULL;
+
+	seg->shmid = keeper_make(keeper, seg->length, at, seg->users.uid, seg->users.member, err);
 	if (seg->shmid < 0)
 		return seg->shmid;
-	base = attach(seg->shmid, users, err);
-	if (!base)
+	seg->attached = keeper->shares ? 1 : 2;
+	if (!keeper->shares && attach(seg, err))
 		return -err->err;
-	seg->base = base;
 	memcpy(seg->base, agent_blob, (size_t)(agent_blob_end - agent_blob));
 	segment_header(seg)->seat_size = seg->seat_size;
-	segment_header(seg)->n_seats = n_seats;
+	segment_header(seg)->n_seats = seg->n_seats;
 	segment_header(seg)->length = seg->length;
-	r = own(seg);
-	if (r) {
-		shmdt(base);
-		return ckpt_fail_sys(err, r, "robust mutex for the agent");
-	}
-	*out = ckpt_steal_ptr(&seg);
 	return 0;
+}
+
+int segment_new(struct segments *all, struct keeper *keeper, uint32_t n_seats, uint32_t frame,
+		const struct segment_users *users, struct segment **out, struct ckpt_error *err)
+{
+	const uint64_t length = segment_length(n_seats, frame);
+	void *room = mmap(NULL, SEGMENT_PAGE + length, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	struct segment *seg = room;
+	int r;
+
+	if (room == MAP_FAILED)
+		return ckpt_fail_sys(err, errno, "segment for the agent");
+	*seg = (struct segment){
+		.users = *users,
+		.base = (uint8_t *)room + SEGMENT_PAGE,
+		.length = length,
+		.seat_size = seat_size(frame),
+		.n_seats = n_seats,
+	};
+	r = set_up(seg, keeper, err);
+	if (r) {
+		munmap(room, SEGMENT_PAGE + length);
+		return r;
+	}
+	own(all, seg);
+	__atomic_store_n(&keeper->segments, all, __ATOMIC_RELEASE);
+	*out = seg;
+	return 0;
+}
+
+/*
+ * Whoever had the permission before is counted, or has left the time at which he detached: the
+ * kernel checks and counts under one lock, and none of ours has detached yet.
+ */
+int segment_shut(const struct segment *seg, struct ckpt_error *err)
+{
+	struct shmid_ds ds = {
+		.shm_perm = { .uid = geteuid(), .gid = getegid(), .mode = 0400 },
+	};
+	int r = join(&seg->users, err), e = 0;
+
+	if (r)
+		return r;
+	if (INSIST(shmctl(seg->shmid, IPC_SET, &ds)) || INSIST(shmctl(seg->shmid, IPC_STAT, &ds)))
+		e = errno;
+	r = go_back(&seg->users, err);
+	if (r || e)
+		return r ? r : ckpt_fail_sys(err, e, "shmctl(2) for the agent");
+	if (ds.shm_nattch == seg->attached + 1 && !ds.shm_dtime)
+		return 0;
+	ckpt_fail_as(err, CKPT_EXIT_REFUSED, EPERM,
+		     "somebody else has attached the agent's segment (last was process %d)",
+		     (int)ds.shm_lpid);
+	return ckpt_hint(err, "a process of user %u reaches for it: end that one first",
+			 seg->users.uid);
 }
 
 void segment_free(struct segment *seg)
 {
 	if (!seg)
 		return;
-	/* unlocking takes it off the list that the kernel walks at our exit */
-	pthread_mutex_unlock((pthread_mutex_t *)&segment_header(seg)->owner);
+	disown(seg);
 	/* whoever is still in there, after a failure, leaves by itself */
 	__atomic_or_fetch(&segment_header(seg)->owner, AGENT_OWNER_DIED, __ATOMIC_SEQ_CST);
 	syscall(SYS_futex, &segment_header(seg)->owner, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-	shmdt(seg->base);
-	free(seg);
+	free(seg->given_back);
+	munmap(seg, SEGMENT_PAGE + seg->length);
 }
 
 struct agent_seat *segment_seat(struct segment *seg, uint64_t *addr)
 {
-	struct agent_seat *seat = seg->given_back;
+	const bool again = seg->n_given_back;
+	struct agent_seat *seat;
+	uint64_t at;
+	uint32_t i;
 
-	if (seat) {
-		seg->given_back = (struct agent_seat *)(uintptr_t)seat->base;
-		memset(seat, 0, sizeof(*seat));
-	} else if (seg->used_seats < seg->n_seats) {
-		seat = (struct agent_seat *)(seg->base + AGENT_SEATS_AT +
-					     (uint64_t)seg->used_seats++ * seg->seat_size);
-	} else {
+	if (!again && seg->used_seats >= seg->n_seats)
 		return NULL;
-	}
+	i = again ? seg->given_back[--seg->n_given_back] : seg->used_seats++;
+	at = AGENT_SEATS_AT + (uint64_t)i * seg->seat_size;
+	seat = (struct agent_seat *)(seg->base + at);
+	if (again)
+		memset(seat, 0, sizeof(*seat));
 	seat->base = seg->addr;
-	*addr = seg->addr + (uint64_t)((uint8_t *)seat - seg->base);
+	*addr = seg->addr + at;
 	return seat;
 }
 
-void segment_give_back(struct segment *seg, struct agent_seat *seat)
+void segment_give_back(struct segment *seg, const struct agent_seat *seat)
 {
-	seat->base = (uint64_t)(uintptr_t)seg->given_back;
-	seg->given_back = seat;
+	const uint64_t at = (uint64_t)((const uint8_t *)seat - seg->base);
+
+	if (!seg->given_back)
+		seg->given_back = calloc(seg->n_seats, sizeof(*seg->given_back));
+	/* without memory it is not used again */
+	if (seg->given_back)
+		seg->given_back[seg->n_given_back++] =
+			(uint32_t)((at - AGENT_SEATS_AT) / seg->seat_size);
 }
 
 /* ---- looking into a task's mappings -------------------------------------------- */

@@ -3,25 +3,15 @@
 #ifndef CKPT_PROCESS_SEGMENT_H
 #define CKPT_PROCESS_SEGMENT_H
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <linux/futex.h>
 #include <sys/types.h>
 
 #include <ckpt/error.h>
 
 #include "agent/agent.h"
 #include "process/keeper.h"
-
-struct segment {
-	int shmid;
-	uint8_t *base; /* in the engine */
-	uint64_t addr; /* in the task(s) */
-	uint64_t length;
-	uint32_t seat_size;
-	uint32_t n_seats, used_seats;
-	struct agent_seat *given_back; /* of threads that have ended; the next is in its `base` */
-};
 
 /* Instructions in a task's own text that the agent's exit needs. */
 struct gadgets {
@@ -39,17 +29,54 @@ struct segment_users {
 };
 
 /*
+ * Those of one run, on a robust list of ours: the kernel marks their owner words when the thread
+ * that made them dies. While there is one, the list of the C library has no effect for that thread.
+ */
+struct segments {
+	struct robust_list_head head;
+	struct robust_list_head *before; /* the C library's */
+	size_t n;
+};
+
+/*
+ * What is in the segment may be changed by whoever may change the memory of its tasks, so nothing
+ * that it holds is believed, and it holds no pointer of ours. This is in the page before the place
+ * where it is attached, so that the kernel finds each owner word at the same distance.
+ */
+struct segment {
+	struct robust_list owned; /* first member; the next of the run */
+	struct robust_list *prev;
+	struct segments *all;
+	struct segment_users users;
+	int shmid;
+	uint32_t attached; /* by ckpt, how often */
+	uint8_t *base;	   /* in the engine */
+	uint64_t addr;	   /* in the task(s) */
+	uint64_t length;
+	uint32_t seat_size;
+	uint32_t n_seats, used_seats;
+	uint32_t *given_back; /* numbers of seats of threads that have ended; owned */
+	uint32_t n_given_back;
+};
+#define SEGMENT_PAGE 4096u
+
+/*
  * Make a segment for n seats with `frame` bytes after each. The calling thread must
  * live until it is freed.
  */
-int segment_new(struct keeper *keeper, uint32_t n_seats, uint32_t frame,
+int segment_new(struct segments *all, struct keeper *keeper, uint32_t n_seats, uint32_t frame,
 		const struct segment_users *users, struct segment **out, struct ckpt_error *err);
 uint64_t segment_length(uint32_t n_seats, uint32_t frame);
+/*
+ * The task has attached it, and has not yet executed anything in it: from now on nobody can. Fails
+ * if somebody else has, who may have changed what the task would execute.
+ */
+int segment_shut(const struct segment *seg, struct ckpt_error *err);
 void segment_free(struct segment *seg);
 /* The next free seat: engine's pointer, and the task's address in *addr. */
 struct agent_seat *segment_seat(struct segment *seg, uint64_t *addr);
 /* Give the seat of a thread that is dead to the next one. */
-void segment_give_back(struct segment *seg, struct agent_seat *seat);
+void segment_give_back(struct segment *seg, const struct agent_seat *seat);
 
 static inline struct agent_header *segment_header(const struct segment *seg)
 {

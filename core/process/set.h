@@ -83,6 +83,11 @@ struct task_node {
 	ssize_t below_len;
 	bool stuck; /* a thread could not be taken out */
 	bool lost;  /* the keeper has died, and its threads have been taken out at once */
+	/*
+	 * Its agents are the keeper's to take out (rescue.c). The less time they are on their way
+	 * the better: one such task after the other.
+	 */
+	bool guarded;
 	/* restore */
 	struct fd_table *files;
 	bool ended; /* a zombie now */
@@ -107,7 +112,8 @@ struct proc_set {
 	unsigned phase;
 	struct ns_table *ns;
 	struct mount_tables mounts;
-	struct keeper keeper;	/* dump: started before the tree stands still */
+	struct keeper keeper; /* dump: started before the tree stands still */
+	struct segments segments;
 	struct gadgets gadgets; /* dump: of the task before */
 	struct xstate_ends xstate_ends;
 	struct flights flights; /* scripts under way */

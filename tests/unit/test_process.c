@@ -18,6 +18,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/shm.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -28,6 +29,7 @@
 #include "engine/engine.h"
 #include "engine/run.h"
 #include "process/script.h"
+#include "process/set.h"
 
 #define N_THREADS 4
 
@@ -283,6 +285,54 @@ static void post_scripts(struct ckpt_run *run, struct ckpt_task *t)
 	must(ckpt_script_settle(run, &err), &err);
 }
 
+/* What a seat says may be somebody else's word: it is checked before it is used. */
+static void test_false_answers(void **state)
+{
+	static const struct {
+		uint32_t executed, failed;
+	} answers[] = { { 1U << 30, 0 }, { 1U << 30, 1 }, { 0, 1 }, { 3, 0 } };
+	struct ckpt_error err = { 0 };
+	struct ckpt_run run;
+	struct ckpt *ctx;
+	pid_t pid = start_victim();
+	struct ckpt_thread *th;
+
+	must(ckpt_new(&ctx, NULL, NULL, &err), &err);
+	keep(&run, ctx);
+	must(proc_get_ready(run.procs, &err), &err);
+	must(proc_seize(run.procs, pid, &err), &err);
+	must(proc_agents_in(run.procs, &err), &err);
+	th = ckpt_task_at(&run, 0)->threads[0];
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(answers); i++) {
+		CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(&run, "test");
+		struct ckpt_agent *a = th->agent;
+
+		for (int k = 0; k < 4; k++)
+			ckpt_script_add0(s, SYS_getpid);
+		must(ckpt_script_begin(s, th, &err), &err);
+		must(agent_wait(a, &err), &err);
+		a->seat->executed = answers[i].executed;
+		a->seat->failed = answers[i].failed;
+		assert_int_equal(ckpt_script_settle(&run, &err), -EPROTO);
+	}
+	must(proc_agents_out(run.procs, &err), &err);
+	must(proc_release(run.procs, CKPT_AFTER_RUN, &err), &err);
+	proc_free(run.procs);
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+	ckpt_free(ctx);
+}
+
+/* Once the task has it, nobody else can attach it. */
+static void assert_shut(const struct ckpt_task *t)
+{
+	struct shmid_ds ds;
+
+	assert_int_equal(shmctl(t->threads[0]->agent->seg->shmid, IPC_STAT, &ds), 0);
+	assert_int_equal(ds.shm_perm.mode & 0777, 0400);
+	assert_int_equal(ds.shm_perm.uid, geteuid());
+}
+
 static void test_in_and_out(void **state)
 {
 	struct ckpt_error err = { 0 };
@@ -302,6 +352,7 @@ static void test_in_and_out(void **state)
 		t = ckpt_task_at(&run, 0);
 		assert_int_equal(t->n_threads, N_THREADS + 1);
 		must(proc_agents_in(run.procs, &err), &err);
+		assert_shut(t);
 		for (size_t i = 0; i < t->n_threads; i++)
 			run_a_script(&run, t->threads[i]);
 		post_scripts(&run, t);
@@ -433,9 +484,8 @@ static void test_killed_keepers(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_in_and_out),
-		cmocka_unit_test(test_no_room),
-		cmocka_unit_test(test_killed_victim),
+		cmocka_unit_test(test_in_and_out),     cmocka_unit_test(test_false_answers),
+		cmocka_unit_test(test_no_room),	       cmocka_unit_test(test_killed_victim),
 		cmocka_unit_test(test_killed_keepers),
 	};
 
