@@ -34,7 +34,7 @@
 #define SHORT_WAIT_US	100   /* of yielding before it is worth sleeping */
 #define SHORT_SLICE	50000 /* nanoseconds of the first sleep; each is twice the last, up to: */
 #define LONG_SLICE	3200000
-#define SCRIPT_PATIENCE 600 /* seconds that one portion of a script may take */
+#define SCRIPT_PATIENCE 600000000ULL /* microseconds that one portion of a script may take */
 
 static long futex(uint32_t *word, int op, uint32_t val, const struct timespec *timeout)
 {
@@ -46,7 +46,7 @@ int agent_post(struct ckpt_agent *a, uint32_t command, struct ckpt_error *err)
 	if (a->state != THREAD_SEATED)
 		return ckpt_fail(err, EINVAL, "thread %d has no agent", (int)a->th->tid);
 	a->seat->command = command;
-	a->posted = time(NULL);
+	a->posted = now_us();
 	a->seq++;
 	__atomic_store_n(&a->seat->seq, a->seq, __ATOMIC_RELEASE);
 	futex(&a->seat->seq, FUTEX_WAKE, 1, NULL);
@@ -92,7 +92,7 @@ int agent_wait(struct ckpt_agent *a, struct ckpt_error *err)
 {
 	struct timespec slice = { 0, SHORT_SLICE };
 	/* of those that are under way together none is waited for much longer than the others */
-	const time_t deadline = a->posted + SCRIPT_PATIENCE;
+	const uint64_t deadline = a->posted + SCRIPT_PATIENCE;
 	uint32_t done;
 
 	if (a->state == THREAD_FREE)
@@ -116,7 +116,7 @@ int agent_wait(struct ckpt_agent *a, struct ckpt_error *err)
 				return e;
 			continue;
 		}
-		if (time(NULL) > deadline)
+		if (now_us() > deadline)
 			return ckpt_fail_sys(err, ETIMEDOUT, "thread %d: the agent is stuck",
 					     (int)a->th->tid);
 		/* an event of ptrace, or a wake-up that was lost, costs a slice */
@@ -336,7 +336,7 @@ static int prepare_seat(struct task_node *t, struct ckpt_thread *th, bool first,
 	a->seat->n_ops = 0;
 	a->seat->command = AGENT_RUN;
 	a->seat->seq = a->seq = 1;
-	a->posted = time(NULL);
+	a->posted = now_us();
 	/* announced before it is sent: the one that unmaps waits for it */
 	__atomic_store_n(&a->seat->taken, 1, __ATOMIC_RELEASE);
 	return 0;

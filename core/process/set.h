@@ -48,7 +48,7 @@ struct ckpt_agent {
 	struct agent_seat *seat; /* engine's address; while seated */
 	uint64_t seat_addr;	 /* task's address of it */
 	uint32_t seq;
-	time_t posted;		      /* when, of that number */
+	uint64_t posted;	      /* when, of that number: now_us() */
 	struct rescue_thread *rescue; /* what the keeper knows of it; NULL: nothing */
 	uint64_t word_at, word;	      /* what the way in overwrote, below the red zone */
 	void *xstate;		      /* dump: its own, read before the agent came; owned */
