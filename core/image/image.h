@@ -30,6 +30,7 @@ struct image_section {
 	struct image_index *index; /* per type: its records */
 	size_t n_types;
 	const char *recursive; /* a type that contains itself, which is refused; or NULL */
+	size_t left; /* memory that records may yet take: a reader's limit is for all together */
 };
 
 struct image_store {

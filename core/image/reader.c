@@ -286,7 +286,7 @@ const char *image_reader_plugin(const struct image_reader *r, size_t i, const ch
 }
 
 static int load_record(struct image_section *sec, const struct frame_reader *fr, uint32_t number,
-		       const uint8_t *payload, size_t len, size_t *budget, struct ckpt_error *err)
+		       const uint8_t *payload, size_t len, struct ckpt_error *err)
 {
 	const struct ckpt_record_type *type = image_type_by_number(sec, number);
 	const unsigned long long nth = fr->seq - 1;
@@ -299,7 +299,7 @@ static int load_record(struct image_section *sec, const struct frame_reader *fr,
 			  fr->file, nth, number, sec->plugin);
 		return ckpt_hint(err, "the image may be from a newer version of the plugin");
 	}
-	why = image_decode(type->descriptor, payload, len, budget, &msg);
+	why = image_decode(type->descriptor, payload, len, &sec->left, &msg);
 	if (why)
 		return image_bad(err, "%s: record %llu (%s) %s", fr->file, nth, type->name, why);
 	r = image_section_append(sec, type, msg, err);
@@ -310,13 +310,13 @@ static int load_record(struct image_section *sec, const struct frame_reader *fr,
 
 static int load_frames(struct image_section *sec, struct frame_reader *fr, struct ckpt_error *err)
 {
-	size_t len, budget = IMAGE_MEMORY_MAX;
 	const uint8_t *payload;
+	size_t len;
 	uint32_t number;
 	int r;
 
 	while ((r = frame_read(fr, &number, &payload, &len, err)) > 0) {
-		r = load_record(sec, fr, number, payload, len, &budget, err);
+		r = load_record(sec, fr, number, payload, len, err);
 		if (r < 0)
 			break;
 	}

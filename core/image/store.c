@@ -62,6 +62,7 @@ struct image_section *image_section_add(struct image_store *st, const char *plug
 	for (size_t i = 0; i < sec->n_types && !sec->recursive; i++)
 		if (image_type_recursive(types[i].descriptor))
 			sec->recursive = types[i].name;
+	sec->left = IMAGE_MEMORY_MAX;
 	st->sections[st->n++] = sec;
 	return sec;
 }
@@ -138,7 +139,7 @@ int image_put(struct image_section *sec, uint32_t number, const ProtobufCMessage
 {
 	const struct ckpt_record_type *type = image_type_by_number(sec, number);
 	CKPT_AUTO_FREE uint8_t *buf = NULL;
-	size_t len, budget = IMAGE_MEMORY_MAX;
+	size_t len;
 	ProtobufCMessage *copy;
 	const char *why;
 	int r = image_section_check(sec, err);
@@ -156,7 +157,7 @@ int image_put(struct image_section *sec, uint32_t number, const ProtobufCMessage
 	if (!buf)
 		return ckpt_fail_sys(err, ENOMEM, "a record of %zu bytes", len);
 	protobuf_c_message_pack(msg, buf);
-	why = image_decode(type->descriptor, buf, len, &budget, &copy);
+	why = image_decode(type->descriptor, buf, len, &sec->left, &copy);
 	if (why)
 		return ckpt_fail(err, EINVAL, "a record %s.%s to be saved %s", sec->plugin,
 				 type->name, why);

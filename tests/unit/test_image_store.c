@@ -62,6 +62,26 @@ static void put_refuses_foreign_types(void **state)
 	image_store_free(&st);
 }
 
+/* A reader has one limit for all records of a plugin: it must not be met there for the first time.
+ */
+static void put_has_a_limit_for_all(void **state)
+{
+	struct ckpt_error err = { 0 };
+	struct image_store st;
+	Unit__Plain p = UNIT__PLAIN__INIT;
+	size_t each;
+
+	image_store_init(&st);
+	assert_int_equal(image_put(fix_section(&st, "a"), PLAIN, &p.base, &err), 0);
+	each = IMAGE_MEMORY_MAX - st.sections[0]->left;
+	assert_true(each > 0);
+	st.sections[0]->left = each;
+	assert_int_equal(image_put(st.sections[0], PLAIN, &p.base, &err), 0);
+	assert_int_equal(image_put(st.sections[0], PLAIN, &p.base, &err), -EINVAL);
+	assert_non_null(strstr(err.text, "needs too much memory"));
+	image_store_free(&st);
+}
+
 static void put_has_a_size_limit(void **state)
 {
 	struct ckpt_error err = { 0 };
@@ -152,6 +172,7 @@ int main(void)
 		cmocka_unit_test(put_copies),
 		cmocka_unit_test(unknown_names_are_empty),
 		cmocka_unit_test(put_refuses_foreign_types),
+		cmocka_unit_test(put_has_a_limit_for_all),
 		cmocka_unit_test(put_has_a_size_limit),
 		cmocka_unit_test(decode_is_strict),
 		cmocka_unit_test(decode_has_a_memory_limit),
