@@ -20,6 +20,7 @@
 #include "engine/engine.h"
 #include "engine/json.h"
 
+#include "process/process.h"
 #include "process/uapi.h"
 
 static int need_capability(cap_value_t cap, const char *name, struct ckpt_error *err)
@@ -154,6 +155,7 @@ static const struct ckpt_need engine_needs[] = {
 	{ "pidfd_getfd", true, probe_getfd },
 	{ "kcmp", true, probe_kcmp },
 	{ "SysV-shm", true, probe_shm },
+	{ "skeleton", true, proc_check_stub },
 	{ NULL, false, NULL },
 };
 

@@ -44,7 +44,9 @@ int proc_release(struct proc_set *ps, enum ckpt_after after, struct ckpt_error *
 
 /* ---- restore ---------------------------------------------------------------- */
 
-/* In planning: will proc_prepare() find a place, after what was reserved? */
+/* Can ckpt execute a skeleton here? */
+int proc_check_stub(struct ckpt_error *err);
+/* In planning: will proc_prepare() find a place, after what was reserved, and skeletons begin? */
 int proc_check_place(struct proc_set *ps, struct ckpt_error *err);
 /* After planning: choose the agent's place from what ckpt_reserve() said, make the arena. */
 int proc_prepare(struct proc_set *ps, struct ckpt_error *err);

@@ -85,7 +85,7 @@ static int check_nofile(const struct proc_set *ps, struct ckpt_error *err)
 int proc_check_place(struct proc_set *ps, struct ckpt_error *err)
 {
 	if (find_place(ps, segment_length(CKPT_MAX_THREADS, 0)))
-		return 0;
+		return proc_check_stub(err);
 	return ckpt_fail_as(err, CKPT_EXIT_REFUSED, ENOMEM,
 			    "no place for the agent between the mappings of all tasks");
 }

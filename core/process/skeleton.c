@@ -19,6 +19,7 @@
 #include <sys/resource.h>
 #include <sys/shm.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -43,6 +44,22 @@ extern const uint8_t stub_elf[], stub_elf_end[];
 #define MFD_EXEC 0x10U
 #endif
 
+/* vm.memfd_noexec=2 refuses memfds that can be executed: a file that never had a name will do. */
+static int open_nameless(void)
+{
+	static const char *const places[] = { "/dev/shm", "/run", "/tmp", "/var/tmp" };
+
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(places); i++) {
+		CKPT_AUTO_FD int fd = open(places[i], O_TMPFILE | O_RDWR | O_CLOEXEC, 0700);
+		struct statvfs st;
+
+		if (fd >= 0 && !fstatvfs(fd, &st) && !(st.f_flag & ST_NOEXEC))
+			return ckpt_steal_fd(&fd);
+	}
+	errno = EACCES;
+	return -1;
+}
+
 /* The stub as an executable file that nobody has open for writing. */
 static int open_stub(struct ckpt_error *err)
 {
@@ -51,13 +68,28 @@ static int open_stub(struct ckpt_error *err)
 	char path[40];
 	int ro;
 
-	if (fd < 0) /* MFD_EXEC is new in 6.3 */
+	if (fd < 0 && errno == EACCES)
+		fd = open_nameless();
+	else if (fd < 0) /* MFD_EXEC is new in 6.3 */
 		fd = memfd_create("ckpt-skeleton", MFD_CLOEXEC);
+	if (fd < 0 && errno == EACCES) {
+		ckpt_fail_as(err, CKPT_EXIT_PRIVILEGE, EACCES,
+			     "no file for the skeleton that could be executed");
+		return ckpt_hint(err, "sysctl vm.memfd_noexec=1, or a /dev/shm or /tmp that is not "
+				      "mounted noexec");
+	}
 	if (fd < 0 || write(fd, stub_elf, len) != (ssize_t)len || fchmod(fd, 0755))
-		return ckpt_fail_sys(err, errno, "memfd for the skeleton");
+		return ckpt_fail_sys(err, errno, "file for the skeleton");
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	ro = open(path, O_RDONLY | O_CLOEXEC);
 	return ro < 0 ? ckpt_fail_sys(err, errno, "%s", path) : ro;
+}
+
+int proc_check_stub(struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int stub = open_stub(err);
+
+	return stub < 0 ? stub : 0;
 }
 
 /* What the child that becomes the root needs to know. */

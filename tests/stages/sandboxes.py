@@ -7,7 +7,7 @@ import subprocess
 
 from lib import ckpt as codes
 from lib import proc, roundtrip
-from lib.report import Failure, Skip
+from lib.report import Failure, Skip, expect
 from lib.victim import Victim
 
 USER = ("setpriv", "--reuid=1000", "--regid=1000", "--clear-groups")
@@ -63,9 +63,34 @@ def sandboxed(context, test, scenario, words):
     roundtrip.rounds(ckpt, test, victim, 2)
 
 
+# a program that is saved and restored, in front of a machine that forbids to execute files in memory
+HARDENED = """set -e
+echo 2 > /proc/sys/vm/memfd_noexec
+setsid sleep 99999 < /dev/null > /dev/null 2>&1 &
+pid=$!
+until grep -q sleep /proc/$pid/comm; do :; done
+"$1" dump -t $pid -D "$2"
+"$1" restore -d -D "$2"
+kill -9 $pid
+"""
+
+
+def hardened(context, test):
+    """vm.memfd_noexec=2, which a pid namespace may have for itself."""
+    if proc.read("/proc/sys/vm/memfd_noexec", None) is None:
+        raise Skip("a kernel without vm.memfd_noexec")
+    done = subprocess.run(["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", HARDENED,
+                           "sh", context.ckpt().binary, str(test.dir / "image")], stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=120, check=False, cwd="/",
+                          env=context.ckpt().env)
+    test.log(done.stdout + done.stderr)
+    expect(not done.returncode, f"it ended with {done.returncode}: {done.stderr}")
+
+
 def tests(context):
     """One for each."""
     for name, (scenario, words) in SANDBOXES.items():
         def run(test, scenario=scenario, words=words):
             sandboxed(context, test, scenario, words)
         yield f"sandboxes/{name}", run
+    yield "sandboxes/memfd-noexec", lambda test: hardened(context, test)
