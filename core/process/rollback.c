@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,23 +42,35 @@ static bool shows_eintr(const struct user_regs_struct *regs)
 	return false;
 }
 
-/* Is a signal waiting that the thread does not block? Then the EINTR is a real one. */
+#define BIT(sig) (1ULL << ((sig)-1))
+
+/* What is ignored if nobody catches it, signal(7). */
+static const uint64_t ignored_signals = BIT(SIGCHLD) | BIT(SIGCONT) | BIT(SIGURG) | BIT(SIGWINCH);
+
+static uint64_t signals(const char *status, const char *key)
+{
+	char value[32];
+
+	return ckpt_proc_field(status, key, value, sizeof(value)) ? 0 : strtoull(value, NULL, 16);
+}
+
+/*
+ * Is a signal waiting that the thread does not block? Then the EINTR is a real one. Of ignored
+ * signals none would be there without us: the kernel keeps them since PTRACE_SEIZE.
+ */
 static bool has_signal(const struct ckpt_thread *th)
 {
-	static const char *const keys[] = { "SigPnd", "ShdPnd" };
-	char path[40], value[32];
+	char path[40];
 	CKPT_AUTO_FREE char *text = NULL;
 	struct ckpt_error ignored = { 0 };
-	uint64_t pending = 0;
+	uint64_t dropped;
 
 	snprintf(path, sizeof(path), "task/%d/status", (int)th->tid);
 	/* it is there: the task stands still. Without the answer it would see our stop */
 	if (INSIST(ckpt_proc_read(th->task, path, &text, &ignored)) < 0)
 		return true;
-	for (size_t i = 0; i < CKPT_ARRAY_SIZE(keys); i++)
-		if (!ckpt_proc_field(text, keys[i], value, sizeof(value)))
-			pending |= strtoull(value, NULL, 16);
-	return pending & ~th->sigmask;
+	dropped = signals(text, "SigIgn") | (ignored_signals & ~signals(text, "SigCgt"));
+	return (signals(text, "SigPnd") | signals(text, "ShdPnd")) & ~dropped & ~th->sigmask;
 }
 
 struct rseq_section {

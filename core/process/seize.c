@@ -23,6 +23,9 @@
 #define STUCK_MS	500   /* after it: is it in uninterruptible sleep still? */
 #define STARVED_MS	60000 /* for one that is waiting for a processor */
 #define MOST_PROGRAMS	100   /* that a process executes one after the other while it is stopped */
+#define MOST_PASSES	1000
+
+enum { VANISHED = 1 }; /* a child, before it was stopped */
 
 /* Call fn for each thread id of a task, in the kernel's order. */
 static int each_tid(const struct ckpt_task *t, int (*fn)(void *arg, pid_t tid, struct ckpt_error *),
@@ -114,6 +117,15 @@ static int fail_seize(const struct ckpt_thread *th, int e, struct ckpt_error *er
 	return ckpt_hint(err, "it needs CAP_SYS_PTRACE: run ckpt as root");
 }
 
+static bool has_gone(const struct ckpt_thread *th)
+{
+	char path[40];
+
+	snprintf(path, sizeof(path), "task/%d", (int)th->tid);
+	return INSIST(faccessat(th->task->procfd, path, F_OK, 0)) &&
+	       (errno == ENOENT || errno == ESRCH);
+}
+
 static int seize_thread(struct scan *s, struct ckpt_thread *th, struct ckpt_error *err);
 
 /* From the engine to the keeper, while its task is still being stopped: it runs for a moment. */
@@ -135,6 +147,12 @@ static int look_after(struct scan *s, struct ckpt_thread *th, struct ckpt_error 
 {
 	const bool filtered = rescue_is_filtered(th);
 
+	/* unknown for certain if it is not one of the task's, but has the number of one that was */
+	if (filtered && has_gone(th)) {
+		INSIST(ckpt_ptrace(th, PTRACE_DETACH, NULL, NULL));
+		th->agent->state = THREAD_GONE;
+		return 0;
+	}
 	if ((filtered || th->task->stopped) && !th->agent->tracer && s->ps->keeper.shares)
 		return hand_over(s, th, err);
 	if (INSIST(ckpt_ptrace(th, PTRACE_SETOPTIONS, NULL,
@@ -411,7 +429,10 @@ static int take_task(struct scan *s, struct ckpt_error *err)
 	return 0;
 }
 
-/* Add a process and stop it; -ESRCH: it has vanished, or has executed another program. */
+/*
+ * Add a process and stop it; -ESRCH: it has vanished, or has executed another program. A parent
+ * stands, so whoever is not its child has the number of one that was.
+ */
 static int take_once(struct proc_set *ps, struct execing *x, pid_t pid, struct ckpt_task *parent,
 		     struct ckpt_error *err)
 {
@@ -419,6 +440,10 @@ static int take_once(struct proc_set *ps, struct execing *x, pid_t pid, struct c
 	int r;
 
 	s.task = set_add(ps, pid, parent, err);
+	if (s.task && parent && !ps->run->live && s.task->ppid != parent->pid) {
+		set_drop_last(ps);
+		return VANISHED;
+	}
 	r = s.task ? take_task(&s, err) : -err->err;
 	if (r == -ESRCH && s.task) {
 		execing_reap(&s.task->pub);
@@ -427,7 +452,7 @@ static int take_once(struct proc_set *ps, struct execing *x, pid_t pid, struct c
 	return r;
 }
 
-/* A child that vanishes meanwhile is none (returns 0). */
+/* A child that vanishes meanwhile is none. */
 static int take_process(struct proc_set *ps, struct execing *x, pid_t pid, struct ckpt_task *parent,
 			struct ckpt_error *err)
 {
@@ -439,13 +464,13 @@ static int take_process(struct proc_set *ps, struct execing *x, pid_t pid, struc
 		struct ckpt_error why = { 0 };
 
 		r = take_once(ps, x, pid, parent, &why);
-		if (r && r != -ESRCH)
+		if (r < 0 && r != -ESRCH)
 			*err = why;
 	}
 	if (r != -ESRCH)
 		return r;
 	if (access(path, F_OK))
-		return parent ? 0 : ckpt_fail_sys(err, ESRCH, "process %d", (int)pid);
+		return parent ? VANISHED : ckpt_fail_sys(err, ESRCH, "process %d", (int)pid);
 	ckpt_fail_as(err, CKPT_EXIT_REFUSED, EAGAIN,
 		     "process %d executes one program after the other", (int)pid);
 	return ckpt_hint(err, "dump again in a moment");
@@ -459,13 +484,14 @@ static bool is_known(const struct proc_set *ps, pid_t pid)
 	return false;
 }
 
-/* The children of one thread, from /proc/PID/task/TID/children. */
+/* The children of one thread, from /proc/PID/task/TID/children. VANISHED: one of them has. */
 static int take_children_of(struct proc_set *ps, struct execing *x, struct ckpt_thread *th,
 			    struct ckpt_error *err)
 {
 	struct ckpt_error why = { 0 };
 	CKPT_AUTO_FREE char *text = NULL;
 	char path[48], *p, *end;
+	int lost = 0;
 
 	snprintf(path, sizeof(path), "task/%d/children", (int)th->tid);
 	if (ckpt_proc_read(th->task, path, &text, &why) < 0) {
@@ -483,34 +509,51 @@ static int take_children_of(struct proc_set *ps, struct execing *x, struct ckpt_
 		if (is_known(ps, (pid_t)pid))
 			continue;
 		r = take_process(ps, x, (pid_t)pid, th->task, err);
-		if (r)
+		if (r < 0)
 			return r;
+		lost |= r;
 	}
-	return 0;
+	return lost;
+}
+
+/* One look at the children of all tasks, of those that it adds too. VANISHED: one of them has. */
+static int take_pass(struct proc_set *ps, struct execing *x, struct ckpt_error *err)
+{
+	int lost = 0;
+
+	for (size_t i = 0; i < ps->n; i++) {
+		struct ckpt_task *t = &ps->tasks[i]->pub;
+
+		for (size_t k = 0; !t->zombie && k < t->n_threads; k++) {
+			int r = take_children_of(ps, x, t->threads[k], err);
+
+			if (r < 0)
+				return r;
+			lost |= r;
+		}
+	}
+	return lost;
 }
 
 /*
- * The whole tree. A pass visits every task, those that it adds included. Passes
- * go on until one adds nothing: a child that died before it was stopped may
- * have left children to a reaper whose own were read already.
+ * The whole tree. Passes go on until one adds nothing and misses nobody: a child that died before
+ * it was stopped may have left children to a reaper whose own were read already.
  */
 static int take_tree(struct proc_set *ps, struct execing *x, pid_t root, struct ckpt_error *err)
 {
 	int r = take_process(ps, x, root, NULL, err);
 	size_t before = 0;
 
-	while (!r && ps->n != before) {
+	for (int i = 0; i < MOST_PASSES; i++) {
+		if (r < 0 || (!r && ps->n == before))
+			return r;
 		before = ps->n;
-		for (size_t i = 0; !r && i < ps->n; i++) {
-			struct ckpt_task *t = &ps->tasks[i]->pub;
-
-			for (size_t k = 0; !r && !t->zombie && k < t->n_threads; k++)
-				r = take_children_of(ps, x, t->threads[k], err);
-		}
+		r = take_pass(ps, x, err);
 		if (ps->run->live)
-			break;
+			return r < 0 ? r : 0;
 	}
-	return r;
+	ckpt_fail_as(err, CKPT_EXIT_REFUSED, EAGAIN, "its processes come and go");
+	return ckpt_hint(err, "dump again in a moment");
 }
 
 static int no_process(pid_t root, struct ckpt_error *err)

@@ -177,12 +177,12 @@ int set_main_ended(struct task_node *t, struct ckpt_error *err)
 	return 0;
 }
 
-/* comm, state and start time of a process, from its stat file. */
+/* comm, state and parent of a process, from its stat file. */
 static int read_identity(struct task_node *t, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE char *stat = NULL;
 	ssize_t n = ckpt_proc_read(&t->pub, "stat", &stat, err);
-	int64_t state = 0, threads = 0, start = 0;
+	int64_t state = 0, threads = 0, ppid = 0;
 	const char *open, *close_;
 
 	if (n < 0)
@@ -193,8 +193,8 @@ static int read_identity(struct task_node *t, struct ckpt_error *err)
 		snprintf(t->pub.comm, sizeof(t->pub.comm), "%.*s", (int)(close_ - open - 1),
 			 open + 1);
 	ckpt_proc_stat_field(stat, 3, &state);
-	ckpt_proc_stat_field(stat, 22, &start);
-	t->start_time = (uint64_t)start;
+	ckpt_proc_stat_field(stat, 4, &ppid);
+	t->ppid = (pid_t)ppid;
 	/* with other threads it is only the main one that has ended */
 	ckpt_proc_stat_field(stat, 20, &threads);
 	t->main_over = (state == 'Z' || state == 'X') && threads > 1;

@@ -70,8 +70,8 @@ struct task_node {
 	struct ckpt_task pub; /* first member: a ckpt_task is a task_node */
 	struct segment *seg;  /* dump: the task's own; restore: the set's */
 	struct kept_text stat;
-	bool main_over;	     /* dump: when it was found its main thread had ended, others had not */
-	uint64_t start_time; /* /proc/PID/stat field 22, tells a reused pid */
+	bool main_over; /* dump: when it was found its main thread had ended, others had not */
+	pid_t ppid;	/* when it was found */
 	struct proc_set *ps;
 	struct gadgets gadgets;	  /* dump */
 	int mem;		  /* dump: /proc/PID/mem while agents are in, else -1 */

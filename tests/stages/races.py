@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What a tree does while it is being stopped: in front of a given request of ckpt's (`fault -x`)."""
+import re
 import shutil
 import subprocess
 
@@ -27,13 +28,13 @@ class Race:
         self.context, self.test, self.victim = context, test, victim
         self.image, self.outside = test.dir / "image", killing.Outside()
 
-    def dump(self, *disturbance):
+    def dump(self, *disturbance, after="--leave-running"):
         """(exit code, stderr, was the place reached)"""
         shutil.rmtree(self.image, ignore_errors=True)
         report = self.test.dir / "fault"
         command = [str(self.context.tool("fault")), "-o", str(report), *map(str, disturbance), "--",
                    self.context.ckpt().binary, "dump", "-t", str(self.victim.pid), "-D", str(self.image),
-                   "--leave-running"]
+                   after]
         try:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                                   errors="replace", timeout=faulting.PATIENCE, check=False, cwd="/")
@@ -88,8 +89,56 @@ def execve(context, test, mode):
         race.victim.kill()
 
 
+def family(context, test, replaced):
+    """A child dies after the list of children that has it was read, and before it is stopped: its own child
+    is not missed, and a process that has got its number is no member of the tree."""
+    looks = None
+    # in front of the looks whether the root is there, and whether the child is: nobody is stopped, or only
+    # the root; the last look is for the grandchild
+    for before in (2, 1):
+        shutil.rmtree(test.dir / "victim", ignore_errors=True)
+        victim = Victim(test, context.scenario("races"), args=["family"])
+        child = victim.said("child")
+        command = f"kill -9 {child}; while [ -e /proc/{child} ]; do sleep 0.01; done"
+        if replaced:
+            command += f"; {context.scenario('races')} number {child} {victim.dir}"
+        race = Race(context, test, victim)
+        if looks is None:
+            race.dump("-s", "access", "-n", 10 ** 6, after="--dry-run")
+            looks = int((test.dir / "fault").read_text().split()[0])
+        position = looks - before
+        code, err, reached = race.dump("-s", "access", "-n", position, "-x", command)
+        expect(reached and code == codes.OK, f"access {position}: exit {code}: {err}")
+        shown = context.ckpt().run(test, "show", race.image, "--json").out
+        pids = re.findall(r'"tids":\[(\d+)\]', shown)
+        expect(victim.said("grandchild") in pids, f"access {position}: {pids} without the grandchild")
+        expect(child not in pids, f"access {position}: {pids} with a stranger")
+        if replaced:
+            expect(proc.exists(int(child)), f"access {position}: the stranger is gone: {err}")
+            (victim.dir / "stop").touch()
+            proc.wait_until("the stranger stays", lambda child=child: not proc.exists(int(child)))
+        race.unharmed(f"access {position}")
+        victim.kill()
+
+
+def ignored(context, test):
+    """Signals that nobody would hear of come while a thread stands: it does not hear of them either."""
+    victim = Victim(test, context.scenario("races"), args=["ignoring"])
+    victim.check("built")
+    race = Race(context, test, victim)
+    # eight requests for the main thread; the other one is seized, then interrupted and looked at
+    for position in (10, 11, 12):
+        code, err, reached = race.dump("-s", "ptrace", "-n", position, "-x",
+                                       f"kill -WINCH {victim.pid}; kill -USR2 {victim.pid}")
+        expect(reached and code == codes.OK, f"request {position}: exit {code}: {err}")
+        race.unharmed(f"signals at request {position}")
+
+
 def tests(context):
     """See the functions."""
+    yield "races/family", lambda test: family(context, test, False)
+    yield "races/number", lambda test: family(context, test, True)
+    yield "races/ignored", lambda test: ignored(context, test)
     yield "races/tsync", lambda test: tsync(context, test)
     for mode in ("exec", "filtered-exec"):
         yield f"races/{mode}", lambda test, mode=mode: execve(context, test, mode)
