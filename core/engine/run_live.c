@@ -37,7 +37,9 @@ int live_surveyed(struct ckpt_run *run, struct ckpt_error *err)
 	if (run->live)
 		return 0;
 	run->agents_in = true;
-	return proc_agents_in(run->procs, err);
+	if (proc_agents_in(run->procs, err) < 0)
+		return run->result->n_blockers ? run_check_blockers(run, err) : -err->err;
+	return 0;
 }
 
 int live_collected(struct ckpt_run *run, struct ckpt_error *err)

@@ -273,6 +273,22 @@ static void unmap_again(struct ckpt_agent *a, const struct user_regs_struct *beh
 		back_to_self(a);
 }
 
+/* It is the user's who attaches, so it is not the segment's mode. All such tasks are listed. */
+static int refuse_entry(const struct ckpt_task *t, struct ckpt_error *err)
+{
+	const struct ckpt_blocker b = {
+		.task = t,
+		.object = "memory that is written and executed",
+		.reason = "the agent needs it, and the task must not have it (PR_SET_MDWE, or a "
+			  "security module)",
+		.hint = "a service of systemd: MemoryDenyWriteExecute=no; SELinux: allow execmem",
+		.no_loss = true,
+	};
+
+	ckpt_refuse(node_of(t)->ps->run, &b);
+	return ckpt_fail_as(err, CKPT_EXIT_REFUSED, EACCES, "shmat(2) of the agent: EACCES");
+}
+
 static int end_shmat(struct ckpt_agent *a, struct ckpt_error *err)
 {
 	struct user_regs_struct r;
@@ -287,6 +303,8 @@ static int end_shmat(struct ckpt_agent *a, struct ckpt_error *err)
 	 */
 	if (r.rax != a->seg->addr) {
 		back_to_self(a);
+		if ((int)-r.rax == EACCES)
+			return refuse_entry(a->th->task, err);
 		return ckpt_fail_sys(err, (int)-r.rax, "thread %d: shmat(2) of the agent",
 				     (int)tid);
 	}

@@ -324,6 +324,13 @@ int keeper_make(struct keeper *k, uint64_t length, void *at, uid_t uid, pid_t me
 	if (member)
 		snprintf(rq.ns, sizeof(rq.ns), "/proc/%d/ns/ipc", (int)member);
 	shmid = ask(k, &rq);
+	if (shmid == -ENOSPC) {
+		ckpt_fail_as(err, CKPT_EXIT_REFUSED, ENOSPC,
+			     "no shared memory for its agent: each process needs a segment of its "
+			     "own, and kernel.shmmni or kernel.shmall is reached");
+		return ckpt_hint(err, "raise it in the ipc namespace of the process: sysctl "
+				      "kernel.shmmni=32768");
+	}
 	if (shmid < 0)
 		return ckpt_fail_sys(err, (int)shmid, "shared memory for the agent");
 	return (int)shmid;

@@ -37,6 +37,7 @@ static const struct {
 } rare[] = {
 	{ "PR_SET_TSC", SYS_prctl, PR_GET_TSC, 0, true, PR_TSC_ENABLE, "prctl" },
 	{ "PR_MCE_KILL", SYS_prctl, PR_MCE_KILL_GET, 0, false, PR_MCE_KILL_DEFAULT, "prctl" },
+	/* flags of later kernels: with those of today no agent comes in (core/process/agent.c) */
 	{ "PR_SET_MDWE", SYS_prctl, 66 /* PR_GET_MDWE */, 0, false, 0, "prctl" },
 	{ "PR_SET_MEMORY_MERGE", SYS_prctl, 68 /* PR_GET_MEMORY_MERGE */, 0, false, 0, "prctl" },
 	{ "CPUID faulting", SYS_arch_prctl, ARCH_GET_CPUID, 0, false, 1, "prctl" },

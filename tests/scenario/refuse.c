@@ -41,8 +41,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int fds_at_start;
-static int segment = -1;
+static int fds_at_start, segment = -1;
 static pid_t children[16];
 static size_t n_children;
 
@@ -631,6 +630,12 @@ static void keyring(void)
 		victim_skip("add_key(2): %s", strerror(errno));
 }
 
+static void no_execute_gain(void)
+{
+	if (prctl(65 /* PR_SET_MDWE */, 1 /* PR_MDWE_REFUSE_EXEC_GAIN */, 0, 0, 0))
+		victim_skip("PR_SET_MDWE: %s", strerror(errno));
+}
+
 static int thread_stands[2];
 
 /* With what is its own by now, it has a child, or goes on. */
@@ -751,6 +756,7 @@ static const struct mode {
 	{ "namespace-outside", namespace_outside, "outside the tree, is in it too" },
 	{ "tracee", tracee, "(trace|ptrace)" },
 	{ "pipe-outside", pipe_outside, "pipe" },
+	{ "no-execute-gain", no_execute_gain, "memory that is written and executed .*PR_SET_MDWE" },
 	{ "keyring", keyring, "task keyrings .*process keyring" },
 	{ "thread-table", thread_table, "thread shares a table with others" },
 	{ "thread-place-shared", thread_place_shared, "thread that shares them with others" },

@@ -8,7 +8,7 @@ import subprocess
 from concurrent import futures
 
 from lib import ckpt as codes
-from lib import hugepages, inventory, proc
+from lib import hugepages, inventory, killing, proc
 from lib.report import Failure, Skip, expect
 from lib.victim import Victim, removed
 
@@ -17,7 +17,7 @@ COMBINED = ("inotify-queue", "netlink", "huge-shared", "pty-outside", "pidfd-out
             "net-details", "pipe-outside")
 
 # what only the task itself can tell, or a trial that sends something: a dry run does not see it
-INSIDE = ("semaphore-undo", "tcp-filtered", "keyring")
+INSIDE = ("semaphore-undo", "tcp-filtered", "keyring", "no-execute-gain")
 
 
 def modes(context):
@@ -322,6 +322,19 @@ def opener(context, test):
     expect(any("privileged opener" in item for item in blockers(run)), f"it is not named: {blockers(run)}")
 
 
+def segments(context, test):
+    """More processes than segments of shared memory may be: it says what to raise."""
+    child = started(test, "unshare", "-i", "sh", "-c",
+                    "echo 2 > /proc/sys/kernel/shmmni; sleep 99999 & sleep 99999 & touch $0; wait")
+    proc.wait_until("touch(1) stays", lambda: len(proc.tree(child.pid)) == 3)
+    tree = proc.tree(child.pid)
+    run = context.ckpt().dump(test, child.pid, test.dir / "image", "--allow-loss", "fd.external",
+                              code=codes.REFUSED)
+    expect("kernel.shmmni" in run.err, f"nothing says what to raise: {run.err}")
+    proc.wait_until("it is still stopped", lambda: not killing.unsettled(child.pid))
+    expect(proc.tree(child.pid) == tree, "the tree has changed")
+
+
 def tests(context):
     """One for each mode, and one with many."""
     try:
@@ -343,5 +356,6 @@ def tests(context):
     yield "refuse/tcp-signed", lambda test: signed(context, test)
     yield "refuse/nonlocal-bind", lambda test: nonlocal_bind(context, test)
     yield "refuse/proc-opener", lambda test: opener(context, test)
+    yield "refuse/segments", lambda test: segments(context, test)
     yield "refuse/network", lambda test: network(context, test)
     yield "refuse/all-at-once", lambda test: all_at_once(context, test, patterns)
