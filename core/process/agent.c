@@ -319,20 +319,6 @@ static int end_shmat(struct ckpt_agent *a, struct ckpt_error *err)
 	return 0;
 }
 
-static uid_t effective_uid(const struct ckpt_task *t)
-{
-	CKPT_AUTO_FREE char *text = NULL;
-	struct ckpt_error ignored = { 0 };
-	char value[96];
-	unsigned real, effective = 0;
-
-	if (ckpt_proc_read(t, "status", &text, &ignored) >= 0 &&
-	    !ckpt_proc_field(text, "Uid", value, sizeof(value)) &&
-	    sscanf(value, "%u %u", &real, &effective) == 2)
-		return effective;
-	return 0;
-}
-
 /* A seat for the thread, with all that it needs to get out, and a first command to report on. */
 static int prepare_seat(struct task_node *t, struct ckpt_thread *th, bool first,
 			struct ckpt_error *err)

@@ -252,6 +252,20 @@ int ckpt_proc_stat_field(const char *text, unsigned n, int64_t *value)
 	return end == p || errno ? -EINVAL : 0;
 }
 
+uid_t effective_uid(const struct ckpt_task *t)
+{
+	CKPT_AUTO_FREE char *text = NULL;
+	struct ckpt_error ignored = { 0 };
+	char value[96];
+	unsigned real, effective = 0;
+
+	if (ckpt_proc_read(t, "status", &text, &ignored) >= 0 &&
+	    !ckpt_proc_field(text, "Uid", value, sizeof(value)) &&
+	    sscanf(value, "%u %u", &real, &effective) == 2)
+		return effective;
+	return 0;
+}
+
 int ckpt_open_mem(const struct ckpt_task *t, struct ckpt_error *err)
 {
 	int fd = openat(t->procfd, "mem", O_RDWR | O_CLOEXEC);

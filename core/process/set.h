@@ -208,6 +208,8 @@ int call_entered(struct ckpt_agent *a, struct ckpt_error *err);
 int call_end(struct ckpt_agent *a, struct user_regs_struct *regs, struct ckpt_error *err);
 
 /* procfs.c */
+/* 0 if it cannot be told. */
+uid_t effective_uid(const struct ckpt_task *t);
 /* By pidfd, so that it never meets a stranger under a reused number. */
 int signal_task(const struct ckpt_task *t, int sig);
 /* Read of all threads what plugins will ask for, by all processors. */
