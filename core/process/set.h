@@ -222,6 +222,8 @@ int read_xstate(struct ckpt_agent *a, struct ckpt_error *err);
  * Has that thread exited? waitpid(2) tells of a leader only when all other threads are reaped.
  */
 bool is_exiting(const struct ckpt_thread *th);
+
+/* death.c */
 /* Is it dead, or dying for certain? Reaps what is ours to reap. */
 bool is_dead(const struct ckpt_task *t);
 /* Give pid 1 some seconds to reap what it has inherited, so that numbers get free. */
