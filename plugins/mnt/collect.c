@@ -148,7 +148,7 @@ static const char *no_place(const struct mnt_state *st, const struct mnt_mount *
 	if (!is_whole(m))
 		return "an overlay is made again only where it is mounted once, as a whole, and "
 		       "not as the root";
-	return mnt_overlay_lost(st->run, m);
+	return mnt_overlay_lost(st, m);
 }
 
 static bool shows_mounts(const struct mnt_state *st, const struct mnt_mount *m)
@@ -229,6 +229,12 @@ static int survey_mount(struct ckpt_run *run, const struct mnt_state *st, const 
 			   "it is locked to a mount that is not, as in a recursive bind of locked "
 			   "ones",
 			   "allow the loss: it will not be locked, or not be there");
+	if (m->fs->type && m->m == m->fs->first &&
+	    (mnt_has_option(m->m->options, "usrquota") ||
+	     mnt_has_option(m->m->options, "grpquota")))
+		mnt_refuse(run, m->ns, "quota", m->m->point,
+			   "what its users and groups may have of it is not saved",
+			   "mount it without quotas, or allow the loss: they will have no limits");
 	survey_content(run, st, m);
 	mnt_survey_memory(run, m);
 	survey_source(run, st, m);

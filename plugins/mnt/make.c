@@ -110,73 +110,6 @@ void mnt_made_free(struct mnt_made *made)
 	free(made);
 }
 
-/* ---- options --------------------------------------------------------------------------- */
-
-static int fs_message(int fd, const char *what, struct ckpt_error *err)
-{
-	int e = errno;
-	char text[256];
-	ssize_t len = read(fd, text, sizeof(text) - 1);
-
-	text[len > 0 ? len : 0] = 0;
-	text[strcspn(text, "\n")] = 0;
-	return ckpt_fail_sys(err, e, "%s%s%s", what, *text ? ": " : "", text);
-}
-
-/* Options that mountinfo shows and that are not given, or not here. */
-static bool is_skipped(const char *type, const char *key)
-{
-	static const struct {
-		const char *type, *key;
-	} skipped[] = {
-		{ NULL, "rw" },	   { NULL, "ro" },     { "cgroup2", NULL },
-		{ "sysfs", NULL }, { "mqueue", NULL },
-	};
-
-	for (size_t i = 0; i < CKPT_ARRAY_SIZE(skipped); i++)
-		if ((!skipped[i].type || !strcmp(skipped[i].type, type)) &&
-		    (!skipped[i].key || !strcmp(skipped[i].key, key)))
-			return true;
-	return false;
-}
-
-static int set_option(int fd, const char *type, char *word, int owner_of, struct ckpt_error *err)
-{
-	char *value = strchr(word, '='), number[16];
-	bool uid, gid;
-	struct stat st;
-
-	if (value)
-		*value++ = 0;
-	if (is_skipped(type, word))
-		return 0;
-	uid = !strcmp(word, "uid");
-	gid = !strcmp(word, "gid");
-	if (value && owner_of >= 0 && (uid || gid)) {
-		/* the kernel's ids are in the options, as everywhere in the image */
-		if (fstat(owner_of, &st))
-			return ckpt_fail_sys(err, errno, "the option %s", word);
-		snprintf(number, sizeof(number), "%u", uid ? st.st_uid : st.st_gid);
-		value = number;
-	}
-	if (fsconfig(fd, value ? FSCONFIG_SET_STRING : FSCONFIG_SET_FLAG, word, value, 0))
-		return fs_message(fd, word, err);
-	return 0;
-}
-
-int mnt_fs_options(int fd, const char *type, const char *options, int owner_of,
-		   struct ckpt_error *err)
-{
-	CKPT_AUTO_FREE char *words = strdup(options);
-	char *save = NULL;
-	int r = words ? 0 : ckpt_fail(err, ENOMEM, "out of memory");
-
-	for (char *w = words ? strtok_r(words, ",", &save) : NULL; w && r == 0;
-	     w = strtok_r(NULL, ",", &save))
-		r = set_option(fd, type, w, owner_of, err);
-	return r;
-}
-
 bool mnt_fs_read_only(const Ckpt__Mnt__Filesystem *rec)
 {
 	return rec->options.len >= 2 && !memcmp(rec->options.data, "ro", 2) &&
@@ -197,18 +130,18 @@ int mnt_fs_create(const Ckpt__Mnt__Filesystem *rec, int owner_of, struct ckpt_er
 	mnt_bytes(&rec->options, options, rec->options.len + 1);
 	mnt_bytes(&rec->source, source, sizeof(source));
 	if (*source && fsconfig(fd, FSCONFIG_SET_STRING, "source", source, 0))
-		return fs_message(fd, "source", err);
+		return mnt_fs_message(fd, "source", err);
 	r = mnt_fs_options(fd, rec->type, options, owner_of, err);
 	if (r < 0)
 		return r;
 	/* what has content is made read-only when that is there */
 	if (mnt_fs_read_only(rec) && mnt_fstype(rec->type)->content == MNT_NOTHING &&
 	    fsconfig(fd, FSCONFIG_SET_FLAG, "ro", NULL, 0))
-		return fs_message(fd, "ro", err);
+		return mnt_fs_message(fd, "ro", err);
 	if (fsconfig(fd, FSCONFIG_CMD_CREATE, NULL, NULL, 0))
-		return fs_message(fd, "making it", err);
+		return mnt_fs_message(fd, "making it", err);
 	mnt = fsmount(fd, FSMOUNT_CLOEXEC, 0);
-	return mnt < 0 ? fs_message(fd, "fsmount(2)", err) : mnt;
+	return mnt < 0 ? mnt_fs_message(fd, "fsmount(2)", err) : mnt;
 }
 
 /* ---- making ---------------------------------------------------------------------------- */
@@ -250,27 +183,6 @@ static int create(void *arg, struct ckpt_error *err)
 			return ckpt_wrap(err, "filesystem %u (%s)", one->rec->id, one->rec->type);
 	}
 	return 0;
-}
-
-int mnt_fs_ids(const char *options, struct ckpt_error *err)
-{
-	CKPT_AUTO_FREE char *words = strdup(options);
-	CKPT_AUTO_FD int fd = memfd_create("ckpt", MFD_CLOEXEC);
-	uid_t uid = (uid_t)-1;
-	gid_t gid = (gid_t)-1;
-	char *save = NULL;
-
-	if (!words || fd < 0)
-		return ckpt_fail_sys(err, words ? errno : ENOMEM, "memfd_create(2)");
-	for (char *w = strtok_r(words, ",", &save); w; w = strtok_r(NULL, ",", &save)) {
-		if (!strncmp(w, "uid=", 4))
-			uid = (uid_t)strtoul(w + 4, NULL, 10);
-		if (!strncmp(w, "gid=", 4))
-			gid = (gid_t)strtoul(w + 4, NULL, 10);
-	}
-	if (fchown(fd, uid, gid))
-		return ckpt_fail_sys(err, errno, "fchown(2)");
-	return ckpt_steal_fd(&fd);
 }
 
 /* A file with the ids that the options of the record have. */
@@ -384,6 +296,10 @@ static int seal(struct ckpt_run *run, const Ckpt__Mnt__Filesystem *rec, int fd,
 	if (r < 0)
 		return r;
 	pick = fspick(fd, "", FSPICK_CLOEXEC | FSPICK_EMPTY_PATH);
+	/* Linux 6.4 to 6.17 take a change that does not say it for one that turns it off */
+	if (pick >= 0 && memmem(rec->options.data, rec->options.len, ",noswap", 7) &&
+	    fsconfig(pick, FSCONFIG_SET_FLAG, "noswap", NULL, 0))
+		return ckpt_fail_sys(err, errno, "noswap");
 	if (pick < 0 || fsconfig(pick, FSCONFIG_SET_FLAG, "ro", NULL, 0) ||
 	    fsconfig(pick, FSCONFIG_CMD_RECONFIGURE, NULL, NULL, 0))
 		return ckpt_fail_sys(err, errno, "making it read-only");

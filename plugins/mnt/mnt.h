@@ -156,7 +156,7 @@ int mnt_inode_apply(int fd, const Ckpt__Mnt__Inode *rec, struct ckpt_error *err)
 /* Find out where overlays work (overlay.c). */
 int mnt_find_work(struct ckpt_run *run, struct mnt_state *st, struct ckpt_error *err);
 /* Why it cannot be mounted again by its options; NULL: it can. */
-const char *mnt_overlay_lost(struct ckpt_run *run, const struct mnt_mount *m);
+const char *mnt_overlay_lost(const struct mnt_state *st, const struct mnt_mount *m);
 bool mnt_is_work(const struct mnt_state *st, const struct stat *dir);
 int mnt_content_save(struct ckpt_run *run, struct mnt_state *st, const struct mnt_mount *m,
 		     struct ckpt_error *err);
@@ -197,6 +197,9 @@ int mnt_made_new(struct ckpt_run *run, struct mnt_made **out, struct ckpt_error 
 int mnt_fs_options(int fd, const char *type, const char *options, int owner_of,
 		   struct ckpt_error *err);
 int mnt_fs_ids(const char *options, struct ckpt_error *err);
+int mnt_fs_message(int fd, const char *what, struct ckpt_error *err);
+int mnt_fs_try(const Ckpt__Mnt__Filesystem *rec, struct ckpt_error *err);
+bool mnt_has_option(const char *options, const char *name);
 int mnt_fs_create(const Ckpt__Mnt__Filesystem *rec, int owner_of, struct ckpt_error *err);
 bool mnt_fs_read_only(const Ckpt__Mnt__Filesystem *rec);
 /* early.c: a devpts with open terminals, before the tasks. */

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
+#include <sys/sysmacros.h>
 
 #include "mnt.h"
 
@@ -59,9 +60,43 @@ bool mnt_is_work(const struct mnt_state *st, const struct stat *dir)
 static const char *const keys[] = { "lowerdir=", "lowerdir+=", "datadir+=", "upperdir=",
 				    "workdir=" };
 
+#define MOVED "a directory of an overlay is not where it was when that was mounted"
+
+/* Is it in a filesystem that is made again with all that is in it? */
+static bool is_new(const struct mnt_state *st, const struct stat *dir)
+{
+	for (size_t i = 0; i < st->n_fs; i++)
+		if (st->fs[i]->type && st->fs[i]->type->content == MNT_INODES &&
+		    makedev(st->fs[i]->major, st->fs[i]->minor) == dir->st_dev)
+			return true;
+	return false;
+}
+
+/*
+ * The mark of a volatile one, so that nobody takes for whole what may not have been written out.
+ * In a filesystem that is made again the directory of it is left out.
+ */
+static bool has_mark(const struct mnt_state *st, const struct mnt_mount *m)
+{
+	char work[PATH_MAX], path[PATH_MAX + 16];
+	struct stat mark;
+
+	if (!work_of(m->m, work, sizeof(work)))
+		return false;
+	snprintf(path, sizeof(path), "%s/incompat", work);
+	return !ckpt_stat_in(st->run, m->ns->id, path, true, &mark) && !is_new(st, &mark);
+}
+
+/* It knows files of its layers by numbers, which are others then. */
+static bool is_indexed(const struct mnt_mount *m)
+{
+	return mnt_has_option(m->m->options, "index=on") ||
+	       mnt_has_option(m->m->options, "nfs_export=on");
+}
+
 /* "/a:/b::/data" */
-static bool all_there(struct ckpt_run *run, const struct mnt_mount *m, const char *value,
-		      size_t len)
+static const char *lost_path(const struct mnt_state *st, const struct mnt_mount *m,
+			     const char *value, size_t len)
 {
 	while (len) {
 		size_t n = strcspn(value, ":");
@@ -70,21 +105,27 @@ static bool all_there(struct ckpt_run *run, const struct mnt_mount *m, const cha
 
 		n = n < len ? n : len;
 		snprintf(path, sizeof(path), "%.*s", (int)n, value);
-		if (n && (ckpt_stat_in(run, m->ns->id, path, false, &dir) || !S_ISDIR(dir.st_mode)))
-			return false;
+		if (n &&
+		    (ckpt_stat_in(st->run, m->ns->id, path, false, &dir) || !S_ISDIR(dir.st_mode)))
+			return MOVED;
+		if (n && is_indexed(m) && is_new(st, &dir))
+			return "an overlay with an index has a directory in a filesystem in "
+			       "memory";
 		n += n < len;
 		value += n;
 		len -= n;
 	}
-	return true;
+	return NULL;
 }
 
-const char *mnt_overlay_lost(struct ckpt_run *run, const struct mnt_mount *m)
+const char *mnt_overlay_lost(const struct mnt_state *st, const struct mnt_mount *m)
 {
-	const char *at = m->m->options;
+	const char *at = m->m->options, *lost;
 
 	if (strchr(at, '\\'))
 		return "an overlay's path has characters that are not understood";
+	if (has_mark(st, m))
+		return "an overlay that is volatile cannot be mounted again with what it has";
 	while (*at) {
 		size_t len = strcspn(at, ",");
 
@@ -95,9 +136,9 @@ const char *mnt_overlay_lost(struct ckpt_run *run, const struct mnt_mount *m)
 				continue;
 			if (len - n > VALUE_MAX)
 				return "an overlay's paths are longer than fsconfig(2) takes";
-			if (at[n] != '/' || !all_there(run, m, at + n, len - n))
-				return "a directory of an overlay is not where it was when that "
-				       "was mounted";
+			lost = at[n] == '/' ? lost_path(st, m, at + n, len - n) : MOVED;
+			if (lost)
+				return lost;
 		}
 		at += len + (at[len] == ',');
 	}

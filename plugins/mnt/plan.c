@@ -49,6 +49,7 @@ static int plan_fs(struct ckpt_run *run, const Ckpt__Mnt__Filesystem *rec, struc
 {
 	const struct mnt_fstype *type = mnt_fstype(rec->type);
 	const bool nsfs = type && !strcmp(type->name, "nsfs");
+	struct ckpt_error why = { 0 };
 
 	if (!type || !is_text(&rec->source) || !is_text(&rec->options) ||
 	    !is_ns(run, rec->owner, CKPT_NS_USER))
@@ -63,6 +64,12 @@ static int plan_fs(struct ckpt_run *run, const Ckpt__Mnt__Filesystem *rec, struc
 			   "filesystem %u: a time namespace that a task in a user or time "
 			   "namespace has for its children",
 			   rec->id);
+	/* those of a filesystem that shows a namespace may need that; paths, to be where it is
+	 * mounted */
+	if (!type->in_place && type->shows == CKPT_NS_TYPES && mnt_fs_try(rec, &why) < 0)
+		ckpt_unmet(run, CKPT_EXIT_REFUSED, "mount it without that option",
+			   "filesystem %u (%s) has an option that is not taken: %s", rec->id,
+			   rec->type, why.text);
 	return 0;
 }
 

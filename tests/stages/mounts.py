@@ -224,6 +224,38 @@ def attributes(context, test, read_only):
     ckpt.verify(test, test.dir / "image")
 
 
+OVERLAY = """mkdir -p {top}/lower {top}/upper {top}/work $1/over
+mount -t overlay -o lowerdir={top}/lower,upperdir={top}/upper,workdir={top}/work,{option} test $1/over
+exec sleep 99999"""
+
+# {name: (what is outside, a directory, the option, what is said)}
+OVERLAYS = {
+    "volatile": ('mount(here / "layers", "tmpfs")', "$1/layers", "volatile",
+                 "an overlay that is volatile cannot be mounted again with what it has"),
+    "index": ("pass", "/srv", "index=on",
+              "an overlay with an index has a directory in a filesystem in memory"),
+}
+
+
+def overlay(context, test, outside, top, option, reason):
+    """The kernel would not mount it again."""
+    tree = OVERLAY.format(top=top, option=option)
+    if top == "/srv":
+        tree = "mount -t tmpfs test /srv\n" + tree
+    pid, ckpt = build(context, test, outside, tree)
+    run = ckpt.dump(test, pid, test.dir / "image", "--json", code=codes.REFUSED)
+    listed = [(item["object"], item["reason"]) for item in run.json()["blockers"]]
+    expect(listed == [(f"{test.dir}/over", reason)], f"{listed}")
+
+
+def options(context, test):
+    """Of a tmpfs that was made read-only after it was filled, one that it takes once only."""
+    tree = ("mount -t tmpfs -o noswap,size=1m test /srv; echo text >/srv/file; mount -o remount,ro /srv; "
+            "exec sleep 99999")
+    pid = again(test, *build(context, test, tree=tree))
+    expect(proc.read(f"/proc/{pid}/root/srv/file") == "text\n", "its file is another")
+
+
 def tests(context):
     """One for each."""
     yield "mounts/automount", lambda test: automount(context, test)
@@ -234,3 +266,6 @@ def tests(context):
     for name, read_only in (("written", False), ("read-only", True)):
         yield (f"mounts/attributes/{name}",
                lambda test, read_only=read_only: attributes(context, test, read_only))
+    for name, item in OVERLAYS.items():
+        yield f"mounts/overlay/{name}", lambda test, item=item: overlay(context, test, *item)
+    yield "mounts/noswap", lambda test: options(context, test)
