@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Making our own stop invisible: system calls that return a visible EINTR when
- * a stop interrupts them are rolled back in the registers, and a thread inside
+ * a stop interrupts them are rolled back in the registers, those that need not be
+ * restart_syscall(2) afterwards are not, and a thread inside
  * a restartable sequence is put on its abort path, where the kernel would have
  * put it.
  */
@@ -40,6 +41,24 @@ static bool shows_eintr(const struct user_regs_struct *regs)
 		if ((long)regs->orig_rax == not_restarted[i])
 			return true;
 	return false;
+}
+
+#define RESTART_NOHAND	  514
+#define RESTART_BLOCK	  516
+#define FUTEX_BITSET_WAIT 9
+#define FUTEX_COMMAND	  0x7f
+
+/*
+ * A call that would go on as restart_syscall(2), though its own arguments say as well when it ends.
+ * Called again as itself it can be told the next time: its number may be nowhere but in a register.
+ */
+static bool restarts_as_itself(const struct user_regs_struct *regs)
+{
+	if ((int64_t)regs->orig_rax < 0 || (int64_t)regs->rax != -RESTART_BLOCK)
+		return false;
+	return ((long)regs->orig_rax == SYS_poll && (int)regs->rdx < 0) ||
+	       ((long)regs->orig_rax == SYS_futex &&
+		(regs->rsi & FUTEX_COMMAND) == FUTEX_BITSET_WAIT);
 }
 
 #define BIT(sig) (1ULL << ((sig)-1))
@@ -120,6 +139,10 @@ int rollback(struct ckpt_thread *th, struct ckpt_error *err)
 		th->regs.rax = th->regs.orig_rax;
 		th->regs.rip -= 2; /* the length of the system call instruction */
 		th->regs.orig_rax = (uint64_t)-1;
+		changed = true;
+	}
+	if (restarts_as_itself(&th->regs)) {
+		th->regs.rax = (uint64_t)-RESTART_NOHAND; /* a handler makes it EINTR, as before */
 		changed = true;
 	}
 	changed |= leave_rseq(th);
