@@ -89,5 +89,6 @@ bool task_born_sched(const struct task_state *st, const Ckpt__Task__Scheduling *
 	const Ckpt__Task__Scheduling *own = &st->born->sched.msg;
 
 	return st->born->sched_known && own->policy == m->policy && own->nice == m->nice &&
-	       own->priority == m->priority && own->flags == m->flags && own->ioprio == m->ioprio;
+	       own->priority == m->priority && own->flags == m->flags && own->ioprio == m->ioprio &&
+	       (!m->slice_ns || own->slice_ns == m->slice_ns);
 }

@@ -16,6 +16,9 @@
 #ifndef ARCH_GET_CPUID
 #define ARCH_GET_CPUID 0x1011
 #endif
+#ifndef ARCH_GET_XCOMP_PERM
+#define ARCH_GET_XCOMP_PERM 0x1022
+#endif
 
 static const unsigned speculation[] = {
 	PR_SPEC_STORE_BYPASS,
@@ -26,24 +29,34 @@ static const unsigned speculation[] = {
 
 /* Of a keyring every number is one too many. */
 #define NEVER -1
+/* What ckpt has, which asks for nothing. */
+#define AS_OWN -2
+
+/* Where the value arrives. */
+enum where { RESULT, SECOND, FIFTH };
 
 /* Rare state: not saved, so it has to be what every new task has. */
 static const struct {
 	const char *object;
 	long nr, op, arg;
-	bool by_pointer; /* the value arrives where argument 2 points, else as result */
+	enum where where; /* as result, or where an argument points */
 	int64_t usual;
 	const char *feature;
 } rare[] = {
-	{ "PR_SET_TSC", SYS_prctl, PR_GET_TSC, 0, true, PR_TSC_ENABLE, "prctl" },
-	{ "PR_MCE_KILL", SYS_prctl, PR_MCE_KILL_GET, 0, false, PR_MCE_KILL_DEFAULT, "prctl" },
+	{ "PR_SET_TSC", SYS_prctl, PR_GET_TSC, 0, SECOND, PR_TSC_ENABLE, "prctl" },
+	{ "PR_MCE_KILL", SYS_prctl, PR_MCE_KILL_GET, 0, RESULT, PR_MCE_KILL_DEFAULT, "prctl" },
 	/* flags of later kernels: with those of today no agent comes in (core/process/agent.c) */
-	{ "PR_SET_MDWE", SYS_prctl, 66 /* PR_GET_MDWE */, 0, false, 0, "prctl" },
-	{ "PR_SET_MEMORY_MERGE", SYS_prctl, 68 /* PR_GET_MEMORY_MERGE */, 0, false, 0, "prctl" },
-	{ "CPUID faulting", SYS_arch_prctl, ARCH_GET_CPUID, 0, false, 1, "prctl" },
-	{ "thread keyring", SYS_keyctl, KEYCTL_GET_KEYRING_ID, KEY_SPEC_THREAD_KEYRING, false,
+	{ "PR_SET_MDWE", SYS_prctl, 66 /* PR_GET_MDWE */, 0, RESULT, 0, "prctl" },
+	{ "PR_SET_MEMORY_MERGE", SYS_prctl, 68 /* PR_GET_MEMORY_MERGE */, 0, RESULT, 0, "prctl" },
+	{ "PR_SET_IO_FLUSHER", SYS_prctl, PR_GET_IO_FLUSHER, 0, RESULT, 0, "prctl" },
+	{ "core scheduling cookie", SYS_prctl, PR_SCHED_CORE, PR_SCHED_CORE_GET, FIFTH, 0,
+	  "prctl" },
+	{ "CPUID faulting", SYS_arch_prctl, ARCH_GET_CPUID, 0, RESULT, 1, "prctl" },
+	{ "permission for AMX (ARCH_REQ_XCOMP_PERM)", SYS_arch_prctl, ARCH_GET_XCOMP_PERM, 0,
+	  SECOND, AS_OWN, "prctl" },
+	{ "thread keyring", SYS_keyctl, KEYCTL_GET_KEYRING_ID, KEY_SPEC_THREAD_KEYRING, RESULT,
 	  NEVER, "keyrings" },
-	{ "process keyring", SYS_keyctl, KEYCTL_GET_KEYRING_ID, KEY_SPEC_PROCESS_KEYRING, false,
+	{ "process keyring", SYS_keyctl, KEYCTL_GET_KEYRING_ID, KEY_SPEC_PROCESS_KEYRING, RESULT,
 	  NEVER, "keyrings" },
 };
 
@@ -101,11 +114,14 @@ static int begin(struct ckpt_run *run, struct asking *a, struct ckpt_error *err)
 		a->speculation = i ? a->speculation : op;
 	}
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(rare); i++) {
-		int op = rare[i].by_pointer ? ckpt_script_add(s, rare[i].nr, CKPT_C(rare[i].op),
-							      CKPT_OUT(sizeof(uint32_t)))
-					    : ckpt_script_add(s, rare[i].nr, CKPT_C(rare[i].op),
-							      CKPT_C(rare[i].arg), CKPT_C(0),
-							      CKPT_C(0), CKPT_C(0));
+		int op = rare[i].where == SECOND
+				 ? ckpt_script_add(s, rare[i].nr, CKPT_C(rare[i].op),
+						   CKPT_OUT(sizeof(uint64_t)))
+				 : ckpt_script_add(s, rare[i].nr, CKPT_C(rare[i].op),
+						   CKPT_C(rare[i].arg), CKPT_C(0), CKPT_C(0),
+						   rare[i].where == FIFTH
+							   ? CKPT_OUT(sizeof(uint64_t))
+							   : CKPT_C(0));
 
 		ckpt_script_any(s);
 		a->rare = i ? a->rare : op;
@@ -132,13 +148,12 @@ static void take_answers(const struct asking *a)
 	}
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(rare); i++) {
 		int op = a->rare + (int)i;
-		uint32_t there;
 
 		out->rare[i] = ckpt_script_result(s, op);
-		if (out->rare[i] < 0 || !rare[i].by_pointer)
-			continue;
-		memcpy(&there, ckpt_script_out(s, op, 1), sizeof(there));
-		out->rare[i] = there;
+		if (out->rare[i] >= 0 && rare[i].where != RESULT)
+			memcpy(&out->rare[i],
+			       ckpt_script_out(s, op, rare[i].where == SECOND ? 1 : 4),
+			       sizeof(out->rare[i]));
 	}
 }
 
@@ -186,10 +201,19 @@ static int ask_all(struct ckpt_run *run, struct told *told, struct ckpt_error *e
 	return r == 0 && n ? ask_some(run, list, n, err) : r;
 }
 
+/* ckpt's answer to a question whose answer depends on the machine. */
+static int64_t own_answer(size_t i)
+{
+	uint64_t v = 0;
+
+	return syscall(rare[i].nr, rare[i].op, &v) < 0 ? NEVER : (int64_t)v;
+}
+
 static void refuse_rare(struct ckpt_run *run, const struct ckpt_thread *th, const struct told *told)
 {
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(rare); i++)
-		if (told->rare[i] >= 0 && told->rare[i] != rare[i].usual &&
+		if (told->rare[i] >= 0 &&
+		    told->rare[i] != (rare[i].usual == AS_OWN ? own_answer(i) : rare[i].usual) &&
 		    !(rare[i].op == PR_GET_TSC && is_strict(th)))
 			task_refuse(run, th->task, rare[i].feature, rare[i].object,
 				    "it is not saved", "run the program without it");
@@ -255,6 +279,7 @@ static int registers(struct ckpt_run *run, struct ckpt_thread *th, Ckpt__Task__T
 		return (int)len;
 	rec->xstate.data = p->xstate;
 	rec->xstate.len = (size_t)len;
+	task_xstate_without_tiles(rec->xstate.data, rec->xstate.len);
 	return 0;
 }
 
@@ -267,6 +292,12 @@ static int from_peek(struct ckpt_run *run, struct ckpt_thread *th, Ckpt__Task__T
 		return ckpt_fail(err, ESRCH, "thread %d: not looked at when it was stopped",
 				 th->tid);
 	rec->restarted = peek->restarted;
+	/* that loss was allowed: as if a signal had ended the call */
+	if (!task_restart_known(rec->restarted)) {
+		rec->restarted = 0;
+		p->regs.rax = (uint64_t)-EINTR;
+		p->regs.orig_rax = (uint64_t)-1;
+	}
 	if (peek->rseq.address && task_want(run, TASK_RSEQ, th->task, "restartable sequences")) {
 		ckpt__task__rseq__init(&p->rseq);
 		p->rseq.address = peek->rseq.address;
@@ -338,6 +369,7 @@ static int from_proc(struct ckpt_run *run, struct ckpt_thread *th, Ckpt__Task__T
 	if (rec->personality & PER_MASK)
 		task_refuse(run, t, "personality", "execution domain",
 			    "only PER_LINUX is supported", "run it without setarch(8)");
+	rec->personality &= ~(uint32_t)PER_MASK;
 	if (rec->personality != ((struct task_state *)ckpt_state(run))->own_personality &&
 	    !task_want(run, TASK_PERSONALITY, t, "personality"))
 		rec->personality = 0;

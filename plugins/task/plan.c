@@ -122,6 +122,20 @@ static int check_registers(const Ckpt__Task__Thread *rec, struct ckpt_error *err
 	return 0;
 }
 
+enum { XSTATE_BV = 512, XSTATE_HEADER_END = 576 };
+#define XFEATURE_XTILEDATA (1ULL << 18)
+
+void task_xstate_without_tiles(uint8_t *xstate, size_t len)
+{
+	uint64_t components;
+
+	if (len < XSTATE_HEADER_END)
+		return;
+	memcpy(&components, xstate + XSTATE_BV, sizeof(components));
+	components &= ~XFEATURE_XTILEDATA;
+	memcpy(xstate + XSTATE_BV, &components, sizeof(components));
+}
+
 /* Asked once, not for every thread: each cpuid is an exit of a virtual machine. */
 static unsigned xstate_size(struct task_state *st)
 {
@@ -136,16 +150,16 @@ static unsigned xstate_size(struct task_state *st)
 static int check_xstate(struct ckpt_run *run, struct task_state *st, const Ckpt__Task__Thread *rec,
 			struct ckpt_error *err)
 {
-	enum { XSTATE_BV = 512, HEADER_END = 576 };
 	const unsigned size = xstate_size(st);
 	unsigned low, high;
 	uint64_t components, enabled;
 
-	if (rec->xstate.len < HEADER_END)
+	if (rec->xstate.len < XSTATE_HEADER_END)
 		return TASK_BAD(err, "extended state of %zu bytes", rec->xstate.len);
 	memcpy(&components, rec->xstate.data + XSTATE_BV, sizeof(components));
 	__asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-	enabled = (uint64_t)high << 32 | low;
+	/* a task has to ask for that one, which none does (validate_user_xstate_header()) */
+	enabled = ((uint64_t)high << 32 | low) & ~XFEATURE_XTILEDATA;
 	if (rec->xstate.len != size || (components & ~enabled))
 		ckpt_unmet(run, CKPT_EXIT_IMAGE, "restore on a machine with the same processor",
 			   "task %u, thread %u: extended registers of %zu bytes with components "
@@ -240,8 +254,9 @@ static int check_process(struct ckpt_run *run, const struct task_state *st,
 
 	if (r < 0)
 		return r;
-	if (rec->oom_score_adj < -1000 || rec->oom_score_adj > 1000 || rec->dumpable > 1)
-		return TASK_BAD(err, "oom_score_adj or dumpable");
+	if (rec->oom_score_adj < -1000 || rec->oom_score_adj > 1000 || rec->dumpable > 1 ||
+	    rec->thp_flags & ~(uint32_t)TASK_THP_FLAGS || (rec->thp_flags && !rec->thp_disabled))
+		return TASK_BAD(err, "oom_score_adj, dumpable or huge pages");
 	if (rec->stop_signal && rec->stop_signal != SIGSTOP && rec->stop_signal != SIGTSTP &&
 	    rec->stop_signal != SIGTTIN && rec->stop_signal != SIGTTOU)
 		return TASK_BAD(err, "stopped by signal %u", rec->stop_signal);

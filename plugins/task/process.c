@@ -114,11 +114,17 @@ static int ask(struct ckpt_run *run, const struct ckpt_task *t, Ckpt__Task__Proc
 	if (rec->dumpable > 1)
 		task_refuse(run, t, "dumpable", "dumpable value 2", "only the kernel can set it",
 			    "set PR_SET_DUMPABLE to 0 or 1");
+	/* allowed: the one of the two that protects as much */
+	if (rec->dumpable > 1)
+		rec->dumpable = 0;
 	if (rec->dumpable != 1 && !task_want(run, TASK_DUMPABLE, t, "dumpable"))
 		rec->dumpable = 1;
 	rec->thp_disabled = ckpt_script_result(s, thp) > 0;
 	if (rec->thp_disabled && !task_want(run, TASK_THP, t, "PR_SET_THP_DISABLE"))
 		rec->thp_disabled = false;
+	/* told as 1 and the flags that it was disabled with, since Linux 6.18 */
+	if (rec->thp_disabled)
+		rec->thp_flags = (uint32_t)ckpt_script_result(s, thp) & ~1U;
 	return 0;
 }
 

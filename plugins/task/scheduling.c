@@ -27,6 +27,16 @@ static int read_cpus(pid_t tid, uint32_t *cpus, size_t *n)
 	return 0;
 }
 
+static bool is_real_time(uint32_t policy)
+{
+	return policy == SCHED_FIFO || policy == SCHED_RR;
+}
+
+static bool is_fair(uint32_t policy)
+{
+	return policy == SCHED_OTHER || policy == SCHED_BATCH || policy == SCHED_IDLE;
+}
+
 int task_sched_look(pid_t tid, struct task_sched *out, struct ckpt_error *err)
 {
 	struct task_sched_attr attr = { .size = sizeof(attr) };
@@ -39,9 +49,7 @@ int task_sched_look(pid_t tid, struct task_sched *out, struct ckpt_error *err)
 		return ckpt_fail_sys(err, errno, "thread %d: sched_getattr(2)", tid);
 	/* one of real time keeps its nice value for later, and only getpriority(2) tells it */
 	errno = 0;
-	nice = attr.policy == SCHED_FIFO || attr.policy == SCHED_RR
-		       ? getpriority(PRIO_PROCESS, (id_t)tid)
-		       : attr.nice;
+	nice = is_real_time(attr.policy) ? getpriority(PRIO_PROCESS, (id_t)tid) : attr.nice;
 	if (errno)
 		return ckpt_fail_sys(err, errno, "thread %d: getpriority(2)", tid);
 	ioprio = syscall(SYS_ioprio_get, IOPRIO_WHO_PROCESS, tid);
@@ -51,6 +59,9 @@ int task_sched_look(pid_t tid, struct task_sched *out, struct ckpt_error *err)
 	if (r < 0)
 		return ckpt_fail_sys(err, r, "thread %d: sched_getaffinity(2)", tid);
 	m->policy = attr.policy;
+	m->slice_ns = is_fair(attr.policy) ? attr.runtime : 0;
+	out->util_min = attr.util_min;
+	out->util_max = attr.util_max;
 	m->nice = nice;
 	m->priority = attr.priority;
 	m->flags = attr.flags & FLAG_RESET_ON_FORK;
@@ -77,6 +88,16 @@ static const struct task_sched *own(struct task_state *st, struct ckpt_error *er
 	return st->own_sched;
 }
 
+#define MOST_UTIL 1024
+
+/* Real time asks for all there is, if nothing else was set (sched_util_clamp_min_rt_default). */
+static bool has_clamps(const struct task_sched *s, const struct task_sched *mine)
+{
+	const bool usual = is_real_time(s->msg.policy) && s->util_min == MOST_UTIL;
+
+	return s->util_max != mine->util_max || (s->util_min != mine->util_min && !usual);
+}
+
 int task_sched_read(struct ckpt_run *run, const struct ckpt_thread *th, struct task_sched *out,
 		    struct ckpt_error *err)
 {
@@ -86,6 +107,17 @@ int task_sched_read(struct ckpt_run *run, const struct ckpt_thread *th, struct t
 
 	if (r < 0)
 		return r;
+	/* refused in the survey, unless that loss was allowed */
+	if (m->policy == SCHED_DEADLINE || m->policy == TASK_SCHED_EXT) {
+		m->policy = SCHED_OTHER;
+		m->priority = 0;
+	}
+	if (has_clamps(out, mine))
+		task_refuse(run, th->task, "clamps", "utilization clamps", "they are not saved",
+			    "run it without (uclampset(1))");
+	if (m->slice_ns == mine->msg.slice_ns ||
+	    !task_want(run, TASK_SCHED, th->task, "slice of processor time"))
+		m->slice_ns = 0;
 	if (m->nice != mine->msg.nice && !task_want(run, TASK_NICE, th->task, "nice value"))
 		m->nice = mine->msg.nice;
 	if ((m->policy != mine->msg.policy || m->priority != mine->msg.priority) &&
@@ -116,13 +148,17 @@ int task_sched_plan(struct ckpt_run *run, struct task_state *st, const Ckpt__Tas
 	if (!st->cpus)
 		st->cpus = sysconf(_SC_NPROCESSORS_CONF);
 	cpus = st->cpus;
-	real_time = m->policy == SCHED_FIFO || m->policy == SCHED_RR;
+	real_time = is_real_time(m->policy);
 	if (real_time ? m->priority < 1 || m->priority > 99 : m->priority != 0)
 		return TASK_BAD(err, "scheduling: priority %u", m->priority);
 	if (m->nice < -20 || m->nice > 19 || (m->flags & ~(uint64_t)FLAG_RESET_ON_FORK) ||
 	    m->ioprio > 0xffff)
 		return TASK_BAD(err, "scheduling: nice %d, flags %llu, I/O priority %#x", m->nice,
 				(unsigned long long)m->flags, m->ioprio);
+	/* as the kernel takes it (__setparam_fair()) */
+	if (m->slice_ns && (!is_fair(m->policy) || m->slice_ns < 100000 || m->slice_ns > 100000000))
+		return TASK_BAD(err, "scheduling: slice of %llu ns",
+				(unsigned long long)m->slice_ns);
 	for (size_t i = 0; i < m->n_cpus; i++) {
 		if (m->cpus[i] >= MAX_CPUS)
 			return TASK_BAD(err, "scheduling: CPU %u", m->cpus[i]);
@@ -154,6 +190,7 @@ int task_sched_set(const struct task_state *st, pid_t tid, const Ckpt__Task__Sch
 		.flags = m->flags,
 		.nice = m->nice,
 		.priority = m->priority,
+		.runtime = m->slice_ns,
 	};
 	uint8_t mask[MAX_CPUS / 8] = { 0 };
 

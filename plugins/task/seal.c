@@ -182,7 +182,7 @@ static int process(struct ckpt_run *run, struct ckpt_task *t, const Ckpt__Task__
 	    !task_place_made(run, rec->id))
 		task_cwd_script(run, s, rec->cwd, rec->removed);
 	if (rec->thp_disabled)
-		set_prctl(s, PR_SET_THP_DISABLE, 1, 0);
+		set_prctl(s, PR_SET_THP_DISABLE, 1, rec->thp_flags);
 	queue_shared(s, t, rec->pending, rec->n_pending);
 	itimers(s, rec);
 	r = post(run, ckpt_steal_ptr(&s), t->threads[0], rec->removed, err);

@@ -10,20 +10,18 @@
 
 #include "task.h"
 
-#ifndef SCHED_DEADLINE
-#define SCHED_DEADLINE 6
-#endif
-#define SCHED_EXT 7
-
 static int elf_class(struct ckpt_run *run, const struct ckpt_task *t)
 {
 	CKPT_AUTO_FD int fd = openat(t->procfd, "exe", O_RDONLY | O_CLOEXEC);
 	uint8_t ident[EI_NIDENT] = { 0 };
+	const struct ckpt_blocker b = {
+		"32-bit", t, "program", "32-bit programs are not supported", "use its 64-bit build",
+		true
+	};
 
 	if (fd >= 0 && read(fd, ident, sizeof(ident)) == sizeof(ident) &&
 	    ident[EI_CLASS] == ELFCLASS32)
-		task_refuse(run, t, "32-bit", "program", "32-bit programs are not supported",
-			    "use its 64-bit build");
+		ckpt_refuse(run, &b);
 	return 0;
 }
 
@@ -33,12 +31,12 @@ static void policies(struct ckpt_run *run, const struct ckpt_task *t)
 		int policy = sched_getscheduler(t->threads[k]->tid) & ~SCHED_RESET_ON_FORK;
 		char object[64];
 
-		if (policy != SCHED_DEADLINE && policy != SCHED_EXT)
+		if (policy != SCHED_DEADLINE && policy != TASK_SCHED_EXT)
 			continue;
 		snprintf(object, sizeof(object), "thread %d", t->threads[k]->tid);
 		task_refuse(run, t, "deadline", object,
-			    policy == SCHED_EXT ? "SCHED_EXT is not saved"
-						: "SCHED_DEADLINE is not saved",
+			    policy == TASK_SCHED_EXT ? "SCHED_EXT is not saved"
+						     : "SCHED_DEADLINE is not saved",
 			    "give it another scheduling policy");
 	}
 }

@@ -76,6 +76,13 @@ struct task_sched_attr {
 	uint64_t runtime, deadline, period;
 	uint32_t util_min, util_max;
 };
+#ifndef SCHED_DEADLINE
+#define SCHED_DEADLINE 6
+#endif
+#define TASK_SCHED_EXT 7
+
+/* PR_THP_DISABLE_EXCEPT_ADVISED, Linux 6.18 */
+#define TASK_THP_FLAGS 2
 
 /* What only ptrace shows, of one thread: taken before the agents go in. */
 struct task_peek {
@@ -181,6 +188,7 @@ void task_label_plan(struct ckpt_run *run, const Ckpt__Task__Saved *saved);
 struct task_sched {
 	Ckpt__Task__Scheduling msg;
 	uint32_t cpus[1024];
+	uint32_t util_min, util_max; /* of 1024; both 0: the kernel has no clamps */
 };
 /* `tid` 0: ckpt's own. */
 int task_sched_look(pid_t tid, struct task_sched *out, struct ckpt_error *err);
@@ -280,6 +288,9 @@ void task_cwd_script(struct ckpt_run *run, struct ckpt_script *s, const char *cw
 void task_place_script(struct ckpt_run *run, struct ckpt_script *s, const struct task_state *st,
 		       const Ckpt__Task__Place *place);
 extern const struct ckpt_share_kind task_share_fs;
+
+/* plan.c: the tiles of AMX are in no record: who has them is refused, or loses them. */
+void task_xstate_without_tiles(uint8_t *xstate, size_t len);
 
 /* restart.c: what a copy must do where the kernel would restart a call of the original */
 uint32_t task_restarted(const struct ckpt_thread *th);

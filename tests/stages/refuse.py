@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Trees that cannot be saved (yet): refused by name, all reasons in one list, and nothing touched."""
+import os
 import pathlib
 import re
 import socket
@@ -178,6 +179,35 @@ def left(context, test):
     expect("a net namespace that its main thread has left" in run.out + run.err, "nothing says it")
 
 
+# a domain of execution, and a policy, that are not saved
+ODD_PROGRAM = """
+import ctypes, pathlib, struct, sys, time
+libc = ctypes.CDLL(None)
+libc.personality(8)
+libc.syscall(314, 0, struct.pack("IIQiIQQQ", 48, 6, 0, 0, 0, 1000000, 10000000, 100000000), 0)
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(99999)
+"""
+
+
+def allowed(context, test):
+    """Whoever allows a loss gets an image without what is lost, not one that nobody can restore."""
+    child = started(test, "python3", "-B", "-c", ODD_PROGRAM)
+    # its messages go to the test
+    allow = ["--allow-loss", "fd.external"]
+    # the one is seen from outside, and not for everyone to have; the other only the task can tell
+    for feature in ("deadline", "personality")[os.sched_getscheduler(child.pid) != 6:]:
+        run = context.ckpt().dump(test, child.pid, test.dir / "image", *allow, code=codes.REFUSED)
+        expect(f"task.{feature}" in run.out + run.err, f"task.{feature} was not refused")
+        allow += ["--allow-loss", f"task.{feature}"]
+    context.ckpt().dump(test, child.pid, test.dir / "image", *allow)
+    child.wait()
+    pid = context.ckpt().restore(test, test.dir / "image")
+    test.cleanup(proc.kill_tree, pid)
+    expect(int(proc.read(f"/proc/{pid}/personality"), 16) == 0 and os.sched_getscheduler(pid) == 0,
+           "it is as odd as before")
+
+
 def frozen(context, test):
     """Its group is not frozen by itself: one above is."""
     mounts = [line.split() for line in proc.read("/proc/mounts").splitlines()]
@@ -351,6 +381,7 @@ def tests(context):
     for name, tree in CHILDREN.items():
         yield f"refuse/time-children-{name}", lambda test, tree=tree: children(context, test, *tree)
     yield "refuse/thread-left", lambda test: left(context, test)
+    yield "refuse/allowed", lambda test: allowed(context, test)
     yield "refuse/frozen", lambda test: frozen(context, test)
     yield "refuse/unix-urgent", lambda test: urgent(context, test)
     yield "refuse/tcp-signed", lambda test: signed(context, test)
