@@ -20,12 +20,7 @@
 #define ARCH_GET_XCOMP_PERM 0x1022
 #endif
 
-static const unsigned speculation[] = {
-	PR_SPEC_STORE_BYPASS,
-	PR_SPEC_INDIRECT_BRANCH,
-	PR_SPEC_L1D_FLUSH,
-};
-#define N_SPECULATION CKPT_ARRAY_SIZE(speculation)
+#define N_SPECULATION TASK_N_SPECULATION
 
 /* Of a keyring every number is one too many. */
 #define NEVER -1
@@ -107,7 +102,8 @@ static int begin(struct ckpt_run *run, struct asking *a, struct ckpt_error *err)
 	a->person = ckpt_script_add(s, SYS_personality, CKPT_C(0xffffffff));
 	for (size_t i = 0; i < N_SPECULATION; i++) {
 		int op = ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_SPECULATION_CTRL),
-					 CKPT_C(speculation[i]), CKPT_C(0), CKPT_C(0), CKPT_C(0));
+					 CKPT_C(task_speculations[i]), CKPT_C(0), CKPT_C(0),
+					 CKPT_C(0));
 
 		/* a kernel or processor without it */
 		ckpt_script_any(s);
@@ -335,8 +331,7 @@ static void from_task(struct ckpt_run *run, struct ckpt_thread *th, Ckpt__Task__
 	    !task_want(run, TASK_TIMERSLACK, t, "timer slack"))
 		rec->timer_slack = 0;
 	for (size_t i = 0; i < N_SPECULATION; i++)
-		locked |= (p->told->speculation[i] & PR_SPEC_PRCTL) &&
-			  !(p->told->speculation[i] & PR_SPEC_ENABLE);
+		locked |= task_speculation(i, p->told->speculation[i]) != 0;
 	if (locked && task_want(run, TASK_SPECULATION, t, "speculation control")) {
 		rec->speculation = (uint32_t *)(uintptr_t)p->told->speculation;
 		rec->n_speculation = N_SPECULATION;

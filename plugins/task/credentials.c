@@ -188,6 +188,21 @@ static void lacking(struct ckpt_run *run, const Ckpt__Task__Thread *rec, uint64_
 	}
 }
 
+/* Linux 6.14: SECBIT_EXEC_RESTRICT_FILE, SECBIT_EXEC_DENY_INTERACTIVE, and their locks */
+#define EXEC_BIT  0x100
+#define EXEC_BITS 0xf00
+
+/* Anybody may set that one, and take it off again. */
+static bool knows_exec_bits(void)
+{
+	int own = prctl(PR_GET_SECUREBITS);
+	bool known = own >= 0 && prctl(PR_SET_SECUREBITS, own ^ EXEC_BIT) == 0;
+
+	if (known)
+		prctl(PR_SET_SECUREBITS, own);
+	return known || own & EXEC_BITS;
+}
+
 bool task_is_nested(struct ckpt_run *run, uint32_t id)
 {
 	return !ckpt_ns_seat(run, id, 0)->ns[CKPT_NS_USER]->own;
@@ -203,15 +218,24 @@ int task_creds_plan(struct ckpt_run *run, struct task_state *st, const Ckpt__Tas
 		return TASK_BAD(err, "credentials: bad lists");
 	/* as the kernel keeps them (cap_capset(), cap_prctl_drop()) */
 	if ((c->effective & ~c->permitted) || (c->ambient & ~(c->permitted & c->inheritable)) ||
-	    (c->securebits & ~(SECURE_ALL_BITS | SECURE_ALL_LOCKS)))
+	    (c->securebits & ~(SECURE_ALL_BITS | SECURE_ALL_LOCKS | EXEC_BITS)))
 		return TASK_BAD(err, "credentials: capability sets contradict each other");
 	if (!task_saved(st, TASK_CREDS))
 		return 0;
+	if (c->securebits & EXEC_BITS && !knows_exec_bits())
+		ckpt_unmet(run, CKPT_EXIT_FAILED, "restore on Linux 6.14 or later",
+			   "task %u, thread %u: securebits %#x are unknown to this kernel", rec->id,
+			   rec->index, c->securebits);
 	if (task_is_nested(run, rec->id))
 		return task_inside_plan(run, rec, err);
 	mine = own(st, err);
 	if (!mine)
 		return -err->err;
+	if (mine->msg.no_new_privs && !c->no_new_privs)
+		ckpt_unmet(run, CKPT_EXIT_PRIVILEGE, "run ckpt without no_new_privs",
+			   "task %u, thread %u: has not given up new privileges (no_new_privs), "
+			   "and ckpt has",
+			   rec->id, rec->index);
 	lacking(run, rec, c->permitted, mine->msg.permitted, "permitted");
 	lacking(run, rec, c->bounding, mine->msg.bounding, "bounding");
 	lacking(run, rec, c->inheritable, mine->msg.bounding | mine->msg.inheritable,

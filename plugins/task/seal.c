@@ -205,19 +205,31 @@ int task_seal_process(struct ckpt_run *run, struct ckpt_error *err)
 
 /* ---- threads ------------------------------------------------------------------------ */
 
+const unsigned task_speculations[TASK_N_SPECULATION] = {
+	PR_SPEC_STORE_BYPASS,
+	PR_SPEC_INDIRECT_BRANCH,
+	PR_SPEC_L1D_FLUSH,
+};
+
+uint32_t task_speculation(size_t which, uint32_t told)
+{
+	/* of the flush, which is what one asks for, "disabled" is what everybody has */
+	const uint32_t settings =
+		task_speculations[which] == PR_SPEC_L1D_FLUSH
+			? PR_SPEC_ENABLE
+			: PR_SPEC_DISABLE | PR_SPEC_FORCE_DISABLE | PR_SPEC_DISABLE_NOEXEC;
+
+	return told & PR_SPEC_PRCTL ? told & settings : 0;
+}
+
 static void speculation(struct ckpt_script *s, const Ckpt__Task__Thread *rec)
 {
-	static const unsigned which[] = {
-		PR_SPEC_STORE_BYPASS,
-		PR_SPEC_INDIRECT_BRANCH,
-		PR_SPEC_L1D_FLUSH,
-	};
-	const uint32_t settings = PR_SPEC_DISABLE | PR_SPEC_FORCE_DISABLE | PR_SPEC_DISABLE_NOEXEC;
+	for (size_t i = 0; i < rec->n_speculation; i++) {
+		uint32_t setting = task_speculation(i, rec->speculation[i]);
 
-	for (size_t i = 0; i < rec->n_speculation; i++)
-		if ((rec->speculation[i] & PR_SPEC_PRCTL) && (rec->speculation[i] & settings))
-			set_prctl(s, PR_SET_SPECULATION_CTRL, which[i],
-				  rec->speculation[i] & settings);
+		if (setting)
+			set_prctl(s, PR_SET_SPECULATION_CTRL, task_speculations[i], setting);
+	}
 }
 
 static int thread(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt__Task__Thread *rec,

@@ -289,6 +289,12 @@ void task_place_script(struct ckpt_run *run, struct ckpt_script *s, const struct
 		       const Ckpt__Task__Place *place);
 extern const struct ckpt_share_kind task_share_fs;
 
+/* seal.c: what a thread may have given up of speculation, in the order of records */
+#define TASK_N_SPECULATION 3
+extern const unsigned task_speculations[TASK_N_SPECULATION];
+/* What has to be set to be told that again; 0: nothing. */
+uint32_t task_speculation(size_t which, uint32_t told);
+
 /* plan.c: the tiles of AMX are in no record: who has them is refused, or loses them. */
 void task_xstate_without_tiles(uint8_t *xstate, size_t len);
 

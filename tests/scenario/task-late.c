@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What newer kernels and C libraries have made of old state: a slice of processor time of one's
- * own (Linux 6.12), huge pages where they are asked for only (6.18), and waits whose number is in a
- * register alone (glibc 2.41, musl), saved again after they were interrupted before.
+ * own (Linux 6.12), securebits for interpreters (6.14), huge pages where they are asked for only
+ * (6.18), and waits whose number is in a register alone (glibc 2.41, musl), saved again after they
+ * were interrupted before.
  */
 #include "victim.h"
 
@@ -20,6 +21,7 @@
 /* one that is no kernel's default */
 #define SLICE_NS      2345678
 #define EXCEPT_WANTED 2
+#define RESTRICT_FILE 0x100
 
 struct attributes {
 	uint32_t size, policy;
@@ -29,7 +31,7 @@ struct attributes {
 	uint64_t runtime, deadline, period;
 };
 
-static int wakes[2], answers[2], thp;
+static int wakes[2], answers[2], thp, bits;
 static uint64_t slice;
 static uint32_t word;
 static unsigned rounds;
@@ -90,6 +92,8 @@ static void check(void)
 
 	CHECK(slice_now() == slice, "its slice is %lu ns, was %lu", (unsigned long)slice_now(),
 	      (unsigned long)slice);
+	CHECK(prctl(PR_GET_SECUREBITS) == bits, "its securebits are %#x, were %#x",
+	      (unsigned)prctl(PR_GET_SECUREBITS), (unsigned)bits);
 	CHECK(prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) == thp, "huge pages: %d, was %d",
 	      prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0), thp);
 	/* they are left alone every other time: between two saves, that is */
@@ -118,6 +122,8 @@ int main(int argc, char **argv)
 	slice = slice_now();
 	if (prctl(PR_SET_THP_DISABLE, 1, EXCEPT_WANTED, 0, 0))
 		MUST(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0));
+	prctl(PR_SET_SECUREBITS, RESTRICT_FILE);
+	bits = prctl(PR_GET_SECUREBITS);
 	thp = prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0);
 	victim_settle();
 	victim_ready();

@@ -202,6 +202,11 @@ def allowed(context, test):
         allow += ["--allow-loss", f"task.{feature}"]
     context.ckpt().dump(test, child.pid, test.dir / "image", *allow)
     child.wait()
+    # nobody could take that off again
+    command = ["setpriv", "--no-new-privs", context.ckpt().binary, "restore", "-D", test.dir / "image"]
+    run = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    expect(run.returncode == codes.PRIVILEGE and "(no_new_privs), and ckpt has" in run.stderr,
+           f"with no_new_privs: exit {run.returncode}, {run.stderr}")
     pid = context.ckpt().restore(test, test.dir / "image")
     test.cleanup(proc.kill_tree, pid)
     expect(int(proc.read(f"/proc/{pid}/personality"), 16) == 0 and os.sched_getscheduler(pid) == 0,
