@@ -221,29 +221,26 @@ int seccomp_peek(struct ckpt_run *run, struct ckpt_error *err)
 
 /* ---- what only the filters show --------------------------------------------------- */
 
-static bool holds_listener(int proc, pid_t pid)
+static int is_listener(void *arg, pid_t pid, pid_t tid, int base, const char *num)
 {
-	CKPT_AUTO_FD int fd = -1;
-	CKPT_AUTO_DIR DIR *dir = NULL;
-	char path[32];
-	struct dirent *e;
+	char path[32], link[64];
+	ssize_t n;
 
-	snprintf(path, sizeof(path), "%d/fd", (int)pid);
-	fd = openat(proc, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	dir = fd < 0 ? NULL : fdopendir(fd);
-	if (!dir)
-		return false;
-	ckpt_steal_fd(&fd);
-	while ((e = ckpt_next_entry(dir))) {
-		char link[64];
-		ssize_t n = readlinkat(dirfd(dir), e->d_name, link, sizeof(link) - 1);
+	(void)arg;
+	(void)pid;
+	(void)tid;
+	snprintf(path, sizeof(path), "fd/%.20s", num);
+	n = readlinkat(base, path, link, sizeof(link) - 1);
+	link[n < 0 ? 0 : n] = 0;
+	return !strcmp(link, "anon_inode:seccomp notify");
+}
 
-		link[n < 0 ? 0 : n] = 0;
-		if (!strcmp(link, "anon_inode:seccomp notify"))
-			return true;
-	}
-	/* who cannot be looked at may have one */
-	return errno && !ckpt_is_gone(errno);
+/* In a table of any of its threads; who cannot be looked at may have one. */
+static bool holds_listener(pid_t pid)
+{
+	const struct ckpt_table_look look = { is_listener, NULL };
+
+	return ckpt_tables_look(&look, pid) != 0;
 }
 
 /* Somebody in the tree has one: it is told apart from others by its kind (listener.c). */
@@ -253,9 +250,8 @@ static bool has_listener(struct ckpt_run *run)
 
 	for (size_t i = 0; i < ckpt_task_count(run) && !found; i++) {
 		const struct ckpt_task *t = ckpt_task_at(run, i);
-		CKPT_AUTO_FD int proc = openat(t->procfd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
-		found = proc >= 0 && !t->zombie && holds_listener(proc, ckpt_task_tid(t));
+		found = !t->zombie && holds_listener(t->pid);
 	}
 	return found;
 }
@@ -270,7 +266,7 @@ static pid_t outer_listener(struct ckpt_run *run, struct ckpt_error *err)
 		pid_t pid = atoi(e->d_name);
 
 		if (pid > 0 && !ckpt_task_by_pid(run, pid) && !ckpt_is_engine(pid) &&
-		    holds_listener(dirfd(dir), pid))
+		    holds_listener(pid))
 			return pid;
 	}
 	return errno ? ckpt_fail_sys(err, errno, "/proc") : 0;
