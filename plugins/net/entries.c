@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Addresses, routes, rules, neighbours and what bridges were told to know: what rtnetlink tells of
- * each is kept as header
- * and attributes, and given back in the same words. The kernel makes some of them by itself
- * (the addresses of lo, routes to what an address reaches), so a restore makes the kernel's
- * list equal to the saved one: it deletes what is too much and adds what is missing.
+ * Addresses, routes, rules, neighbours, labels of addresses and what bridges were told to know:
+ * what rtnetlink tells of each is kept as header and attributes, and given back in the same words.
+ * The kernel makes some of them by itself (the addresses of lo, routes to what an address reaches),
+ * so a restore makes the kernel's list equal to the saved one: it deletes what is too much and adds
+ * what is missing.
  */
 #include <arpa/inet.h>
 #include <linux/fib_rules.h>
 #include <linux/if_addr.h>
+#include <linux/if_addrlabel.h>
 #include <linux/neighbour.h>
 #include <linux/rtnetlink.h>
 #include <netlink/attr.h>
@@ -90,6 +91,15 @@ static bool clean_forwarding(void *header)
 	return h->ndm_state & (NUD_PERMANENT | NUD_NOARP) || h->ndm_flags & NTF_EXT_LEARNED;
 }
 
+/* Of the table, not of the entry: the times that it was changed. */
+static bool clean_label(void *header)
+{
+	struct ifaddrlblmsg *h = header;
+
+	h->ifal_seq = 0;
+	return true;
+}
+
 #define INTERNET                  \
 	{                         \
 		AF_INET, AF_INET6 \
@@ -106,8 +116,8 @@ static const struct entry_kind kinds[] = {
 	{ "rule", RTM_GETRULE, RTM_NEWRULE, RTM_DELRULE, 0, sizeof(struct fib_rule_hdr),
 	  EVERY_ATTRIBUTE & ~BIT(FRA_PAD), false, true, INTERNET, 0, clean_rule },
 	{ "neighbour", RTM_GETNEIGH, RTM_NEWNEIGH, RTM_DELNEIGH, NLM_F_REPLACE,
-	  sizeof(struct ndmsg), BIT(NDA_DST) | BIT(NDA_LLADDR), false, false, INTERNET, 0,
-	  clean_neighbour },
+	  sizeof(struct ndmsg), BIT(NDA_DST) | BIT(NDA_LLADDR) | BIT(NDA_PROTOCOL), false, false,
+	  INTERNET, 0, clean_neighbour },
 	{ "proxied", RTM_GETNEIGH, RTM_NEWNEIGH, RTM_DELNEIGH, 0, sizeof(struct ndmsg),
 	  BIT(NDA_DST), false, false, INTERNET, NTF_PROXY, clean_proxied },
 	{ "forwarding",
@@ -122,6 +132,18 @@ static const struct entry_kind kinds[] = {
 	  { AF_BRIDGE },
 	  0,
 	  clean_forwarding },
+	{ "label",
+	  RTM_GETADDRLABEL,
+	  RTM_NEWADDRLABEL,
+	  RTM_DELADDRLABEL,
+	  NLM_F_REPLACE,
+	  sizeof(struct ifaddrlblmsg),
+	  BIT(IFAL_ADDRESS) | BIT(IFAL_LABEL),
+	  false,
+	  false,
+	  { AF_INET6 },
+	  0,
+	  clean_label },
 };
 
 static const struct entry_kind *kind_of(const char *name)
@@ -456,6 +478,9 @@ static int gather(struct net_job *job, struct gather *g, struct ckpt_error *err)
 		if (kind->ask)
 			((struct ndmsg *)(void *)header)->ndm_flags = kind->ask;
 		r = net_dump(job, &q, on_entry, g, err);
+		/* a kernel without IPv6, which alone has them */
+		if (r == -ENOTSUP && kind->get == RTM_GETADDRLABEL)
+			r = 0;
 	}
 	if (r == 0)
 		r = sort(kind, g->list + before, g->n - before, err);
@@ -479,22 +504,8 @@ int net_entries_read(struct net_job *job, struct ckpt_error *err)
 	return r;
 }
 
-static bool by_object(const Ckpt__Net__Entry *e)
-{
-	for (size_t k = 0; k < e->n_attributes; k++)
-		if (!strcmp(e->kind, "route") && e->attributes[k]->type == RTA_NH_ID)
-			return true;
-	return false;
-}
-
 void net_entries_refuse(struct net_job *job)
 {
-	bool objects = false;
-
-	for (size_t i = 0; i < job->net->n_entries; i++)
-		objects |= by_object(job->net->entries[i]);
-	if (objects)
-		net_refuse(job, "nexthop", "routes by next hop objects (ip nexthop)");
 	if (job->finite)
 		net_refuse(job, "lifetime", "addresses or routes that expire");
 }

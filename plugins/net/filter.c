@@ -6,6 +6,7 @@
 #include <linux/netfilter/nfnetlink_conntrack.h>
 #include <linux/netfilter/ipset/ip_set.h>
 #include <linux/netfilter/nfnetlink.h>
+#include <linux/nexthop.h>
 #include <linux/rtnetlink.h>
 #include <linux/xfrm.h>
 #include <netlink/attr.h>
@@ -134,15 +135,54 @@ static void old_tables(struct net_job *job, const char *path, const char *what)
 		net_refuse(job, "iptables", what);
 }
 
-/* The forwarding of groups: lists with a line of names, for whoever looks. */
-static void group_routers(struct net_job *job, const char *path, const char *what)
+/* Lists with some lines of names, for whoever looks. */
+static void listed(struct net_job *job, const char *path, int head, const char *feature,
+		   const char *what)
 {
 	CKPT_AUTO_FILE FILE *f = fopen(path, "re");
 	CKPT_AUTO_FREE char *line = NULL;
 	size_t cap = 0;
+	int lines = 0;
 
-	if (f && getline(&line, &cap, f) > 0 && getline(&line, &cap, f) > 0)
-		net_refuse(job, "multicast-routing", what);
+	while (f && lines <= head && getline(&line, &cap, f) > 0)
+		lines++;
+	if (lines > head)
+		net_refuse(job, feature, what);
+}
+
+static int on_object(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
+{
+	(void)err;
+	*(bool *)arg |= h->nlmsg_type == RTM_NEWNEXTHOP;
+	return 0;
+}
+
+/* A kernel without them answers as if it had been asked for routes of all families. */
+static int on_label_route(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
+{
+	const struct rtmsg *r = nlmsg_data(h);
+
+	(void)err;
+	*(bool *)arg |= nlmsg_datalen(h) >= (int)sizeof(*r) && r->rtm_family == AF_MPLS;
+	return 0;
+}
+
+static int refuse_objects(struct net_job *job, struct ckpt_error *err)
+{
+	const struct nhmsg any = { .nh_family = AF_UNSPEC };
+	const struct rtmsg labels = { .rtm_family = AF_MPLS };
+	const struct net_request objects = { RTM_GETNEXTHOP, 0, &any, sizeof(any) };
+	const struct net_request routes = { RTM_GETROUTE, 0, &labels, sizeof(labels) };
+	bool found = false, mpls = false;
+	int r = net_dump(job, &objects, on_object, &found, err);
+
+	if (r == 0 || r == -ENOTSUP)
+		r = net_dump(job, &routes, on_label_route, &mpls, err);
+	if (found)
+		net_refuse(job, "nexthop", "next hop objects (ip nexthop)");
+	if (mpls)
+		net_refuse(job, "mpls", "routes of MPLS (ip -f mpls route)");
+	return r == -ENOTSUP ? 0 : r;
 }
 
 /* Those of a bridge that were made by hand. */
@@ -212,10 +252,13 @@ int net_filters_refuse(struct net_job *job, struct ckpt_error *err)
 {
 	old_tables(job, "/proc/thread-self/net/ip_tables_names", "iptables rules");
 	old_tables(job, "/proc/thread-self/net/ip6_tables_names", "ip6tables rules");
-	group_routers(job, "/proc/thread-self/net/ip_mr_vif", "multicast routing");
-	group_routers(job, "/proc/thread-self/net/ip6_mr_vif", "multicast routing of IPv6");
+	old_tables(job, "/proc/thread-self/net/arp_tables_names", "arptables rules");
+	listed(job, "/proc/thread-self/net/ip_vs", 3, "ipvs", "services of IPVS (ipvsadm)");
+	listed(job, "/proc/thread-self/net/ip_mr_vif", 1, "multicast-routing", "multicast routing");
+	listed(job, "/proc/thread-self/net/ip6_mr_vif", 1, "multicast-routing",
+	       "multicast routing of IPv6");
 	if (net_nft_refuse(job, err) < 0 || refuse_groups(job, err) < 0 ||
-	    net_ask(job, NETLINK_NETFILTER, ask_ipsets, err) < 0 ||
+	    refuse_objects(job, err) < 0 || net_ask(job, NETLINK_NETFILTER, ask_ipsets, err) < 0 ||
 	    net_ask(job, NETLINK_NETFILTER, ask_connections, err) < 0)
 		return -err->err;
 	return net_ask(job, NETLINK_XFRM, ask_xfrm, err);

@@ -187,6 +187,16 @@ static bool has_xdp(struct nlattr *xdp)
 	return in[IFLA_XDP_ATTACHED] && nla_get_u8(in[IFLA_XDP_ATTACHED]) != XDP_ATTACHED_NONE;
 }
 
+/* The lower half of the addresses that a router's prefix is made into. */
+static bool has_token(const struct nlattr *spec)
+{
+	static const uint8_t none[16];
+	const struct nlattr *in = spec ? nla_find(nla_data(spec), nla_len(spec), AF_INET6) : NULL;
+	const struct nlattr *a = in ? nla_find(nla_data(in), nla_len(in), IFLA_INET6_TOKEN) : NULL;
+
+	return a && nla_len(a) == sizeof(none) && memcmp(nla_data(a), none, sizeof(none)) != 0;
+}
+
 static int on_link(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
 {
 	struct net_job *job = arg;
@@ -212,7 +222,8 @@ static int on_link(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
 	if ((l->kind[0] && read_bytes(&l->address, at[IFLA_ADDRESS]) < 0) || !l->name || !l->alias)
 		return ckpt_fail_sys(err, ENOMEM, "link %u", l->index);
 	l->master = number(at[IFLA_MASTER]);
-	job->odd_links |= has_xdp(at[IFLA_XDP]) || at[IFLA_PROP_LIST];
+	job->odd_links |=
+		has_xdp(at[IFLA_XDP]) || at[IFLA_PROP_LIST] || has_token(at[IFLA_AF_SPEC]);
 	l->peer = number(at[IFLA_LINK]);
 	/* until it is translated: the namespace's number as seen from here, counted from 1 */
 	if (at[IFLA_LINK_NETNSID])
@@ -369,7 +380,8 @@ static void refuse_link(struct net_job *job, const Ckpt__Net__Link *l)
 void net_links_refuse(struct net_job *job)
 {
 	if (job->odd_links)
-		net_refuse(job, "link-details", "XDP programs or alternative names of links");
+		net_refuse(job, "link-details",
+			   "XDP programs, alternative names or tokens of links");
 	if (job->vlans)
 		net_refuse(job, "bridge-vlan", "a bridge that filters VLANs");
 	for (size_t i = 0; i < job->net->n_links; i++)

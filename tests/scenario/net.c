@@ -40,6 +40,7 @@ static const char *const looks[] = {
 	"ip rule",
 	"ip -6 rule",
 	"ip neigh show nud permanent",
+	"ip addrlabel list | sort",
 	"cat /proc/sys/net/ipv4/ip_forward",
 	"cat /proc/sys/net/ipv4/conf/v1/rp_filter /proc/sys/net/core/somaxconn",
 	"cd /proc/sys/net/ipv6/conf && grep . *1/mtu br*/mtu lo/mtu",
@@ -195,7 +196,10 @@ int main(int argc, char **argv)
 	victim_run("ip route add 192.0.2.0/24 via 10.7.0.2 metric 7 && ip route add table 100 "
 		   "default via "
 		   "10.7.0.2 && ip rule add from 10.9.9.9 lookup 100 priority 55 && "
-		   "ip neigh add 10.7.0.99 lladdr 02:00:00:00:00:63 dev v1 nud permanent");
+		   "ip neigh add 10.7.0.99 lladdr 02:00:00:00:00:63 dev v1 nud permanent protocol "
+		   "static && "
+		   "ip addrlabel add prefix fd00:9::/64 label 77 && ip addrlabel del prefix "
+		   "2002::/16 label 2");
 	/* of those that compete the first counts, which is not that of the lowest number */
 	victim_run("ip addr add 10.8.0.9/24 dev v1 && ip addr add 10.8.0.2/24 dev v1 && "
 		   "ip addr add 10.8.0.3/24 dev v1 preferred_lft 0 && "

@@ -95,6 +95,7 @@ ip link add vx0 type vxlan id 5 dstport 4789
 ip link add br0 type bridge; ip link add v0 numtxqueues 2 type veth peer name v1; ip link set v0 master br0
 ip link set br0 up; ip link set v0 up; bridge mdb add dev br0 port v0 grp 239.1.2.3 permanent
 tc qdisc add dev v0 root handle 5: mq
+ip nexthop add id 5 blackhole
 tc qdisc add dev v1 root handle 1: htb; tc class add dev v1 parent 1: classid 1:1 htb rate 1mbit
 tc filter add dev v1 parent 1: protocol ip u32 match ip dst 1.2.3.4 flowid 1:1
 nft 'add table ip n; add chain ip n o { type nat hook output priority 0; };
@@ -111,7 +112,8 @@ time.sleep(99999)
 """
 NETWORK_BLOCKERS = ("net tun-outside .*link held0", 'net link-kind .*"vxlan"', "net bridge-groups",
                     "net qdisc-kind .* mq 5: of link v0", "net tc-filter .*filters of .* htb 1: of link v1",
-                    "net conntrack .*1 connections", "net multicast-routing", "net tun-details .*filters")
+                    "net conntrack .*1 connections", "net multicast-routing",
+                    "net nexthop .*next hop objects", "net tun-details .*filters")
 
 
 def started(test, *command):
@@ -211,6 +213,48 @@ def allowed(context, test):
     test.cleanup(proc.kill_tree, pid)
     expect(int(proc.read(f"/proc/{pid}/personality"), 16) == 0 and os.sched_getscheduler(pid) == 0,
            "it is as odd as before")
+
+
+# a filter that asks whoever has taken its listener
+SUPERVISED_PROGRAM = """
+import ctypes, os, pathlib, struct, sys, time
+libc, ready = ctypes.CDLL(None), sys.argv[1]
+libc.prctl(38, 1, 0, 0, 0)
+code = [(0x20, 0, 0, 0), (0x15, 0, 1, 152), (6, 0, 0, 0x7fc00000), (6, 0, 0, 0x7fff0000)]
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *insn) for insn in code))
+fd = libc.syscall(317, 1, 8, struct.pack("H6xQ", 4, ctypes.addressof(code)))
+pathlib.Path(ready + "-fd").write_text(str(fd))
+pathlib.Path(ready).touch()
+while not os.path.exists(ready + "-taken"):
+    time.sleep(0.01)
+os.close(fd)
+pathlib.Path(ready + "-closed").touch()
+time.sleep(99999)
+"""
+# by a thread with descriptors of its own
+SUPERVISOR_PROGRAM = """
+import ctypes, os, pathlib, sys, threading, time
+libc, task = ctypes.CDLL(None), os.pidfd_open(int(sys.argv[1]))
+def hold():
+    libc.unshare(0x400)
+    if libc.syscall(438, task, int(sys.argv[2]), 0) >= 0:
+        pathlib.Path(sys.argv[3]).touch()
+    time.sleep(99999)
+threading.Thread(target=hold).start()
+"""
+
+
+def supervised(context, test):
+    """Whoever answers for a filter is outside, and only one of his threads shows it."""
+    child = started(test, "python3", "-B", "-c", SUPERVISED_PROGRAM)
+    ready = test.dir / "ready-python3"
+    number = pathlib.Path(f"{ready}-fd").read_text(encoding="ascii")
+    started(test, "env", "python3", "-B", "-c", SUPERVISOR_PROGRAM, child.pid, number)
+    pathlib.Path(f"{ready}-taken").touch()
+    proc.wait_until("the listener is open", pathlib.Path(f"{ready}-closed").exists, 60)
+    run = context.ckpt().dump(test, child.pid, test.dir / "image", "--json", code=codes.REFUSED)
+    listed = blockers(run)
+    expect(any("may be its supervisor" in item for item in listed), f"blockers: {listed}")
 
 
 def frozen(context, test):
@@ -387,6 +431,7 @@ def tests(context):
         yield f"refuse/time-children-{name}", lambda test, tree=tree: children(context, test, *tree)
     yield "refuse/thread-left", lambda test: left(context, test)
     yield "refuse/allowed", lambda test: allowed(context, test)
+    yield "refuse/supervised", lambda test: supervised(context, test)
     yield "refuse/frozen", lambda test: frozen(context, test)
     yield "refuse/unix-urgent", lambda test: urgent(context, test)
     yield "refuse/tcp-signed", lambda test: signed(context, test)
