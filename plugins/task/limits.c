@@ -95,6 +95,15 @@ bool task_may_raise(void)
 	return on == CAP_SET && task_in_first_namespace();
 }
 
+/* Above this not even CAP_SYS_RESOURCE raises a limit of open files (do_prlimit()). */
+static uint64_t most_files(void)
+{
+	CKPT_AUTO_FILE FILE *f = fopen("/proc/sys/fs/nr_open", "re");
+	unsigned long long n;
+
+	return f && fscanf(f, "%llu", &n) == 1 ? n : UINT64_MAX;
+}
+
 int task_limits_plan(struct ckpt_run *run, const Ckpt__Task__Process *rec, struct ckpt_error *err)
 {
 	for (size_t i = 0; i < rec->n_limits; i++) {
@@ -106,12 +115,15 @@ int task_limits_plan(struct ckpt_run *run, const Ckpt__Task__Process *rec, struc
 			return TASK_BAD(err, "limit %u: bad resource or values", l->resource);
 		if (getrlimit((__rlimit_resource_t)l->resource, &own) < 0)
 			return ckpt_fail_sys(err, errno, "getrlimit(2)");
-		if (l->hard <= own.rlim_max || task_may_raise())
-			continue;
-		ckpt_unmet(run, CKPT_EXIT_PRIVILEGE,
-			   "run ckpt with CAP_SYS_RESOURCE or a higher hard limit, or dump with "
-			   "--without task.limits --allow-loss task.limits",
-			   "task %u: hard limit of %s is above ckpt's own", rec->id, name);
+		if (l->resource == RLIMIT_NOFILE && l->hard > own.rlim_max &&
+		    l->hard > most_files())
+			ckpt_unmet(run, CKPT_EXIT_FAILED, "raise it (sysctl fs.nr_open)",
+				   "task %u: hard limit of %s is above fs.nr_open", rec->id, name);
+		else if (l->hard > own.rlim_max && !task_may_raise())
+			ckpt_unmet(run, CKPT_EXIT_PRIVILEGE,
+				   "run ckpt with CAP_SYS_RESOURCE or a higher hard limit, or dump "
+				   "with --without task.limits --allow-loss task.limits",
+				   "task %u: hard limit of %s is above ckpt's own", rec->id, name);
 	}
 	return 0;
 }

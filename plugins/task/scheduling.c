@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Nice value, policy, affinity, I/O priority: read and set from outside, by tid. */
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -135,19 +136,72 @@ int task_sched_read(struct ckpt_run *run, const struct ckpt_thread *th, struct t
 	return 0;
 }
 
+/* The CPUs that whoever is in ckpt's cpuset may have, whatever ckpt is bound to itself. */
+static void *widest(void *arg)
+{
+	struct task_sched *out = arg;
+	uint8_t all[MAX_CPUS / 8];
+
+	memset(all, 0xff, sizeof(all));
+	if (syscall(SYS_sched_setaffinity, 0, sizeof(all), all) < 0 ||
+	    read_cpus(0, out->cpus, &out->msg.n_cpus) < 0)
+		out->msg.n_cpus = 0;
+	return NULL;
+}
+
+static bool any_of(const struct task_sched *have, const Ckpt__Task__Scheduling *m)
+{
+	for (size_t i = 0; i < m->n_cpus; i++)
+		for (size_t k = 0; k < have->msg.n_cpus; k++)
+			if (have->cpus[k] == m->cpus[i])
+				return true;
+	return false;
+}
+
+static bool any_online(const Ckpt__Task__Scheduling *m)
+{
+	CKPT_AUTO_FILE FILE *f = fopen("/sys/devices/system/cpu/online", "re");
+	unsigned first, last;
+	int next = ',';
+
+	for (; f && next == ',' && fscanf(f, "%u", &first) == 1; next = fgetc(f)) {
+		last = first;
+		(void)!fscanf(f, "-%u", &last);
+		for (size_t i = 0; i < m->n_cpus; i++)
+			if (m->cpus[i] >= first && m->cpus[i] <= last)
+				return true;
+	}
+	return !f;
+}
+
+/* One that is online and in the cpuset has to be among them (__sched_setaffinity()). */
+static bool may_be_bound(struct ckpt_run *run, struct task_state *st,
+			 const Ckpt__Task__Scheduling *m, struct ckpt_error *err)
+{
+	const struct task_sched *mine = own(st, err);
+	CKPT_AUTO_FREE struct task_sched *most = calloc(1, sizeof(*most));
+	pthread_t thread;
+
+	if (!m->n_cpus || (mine && any_of(mine, m)))
+		return true;
+	/* a group of the tree's own may have another cpuset */
+	if (ckpt_record_count(run, "cgroup.member"))
+		return any_online(m);
+	/* a thread of its own: ckpt stays as it is, and so do those who inherit from it */
+	if (!most || pthread_create(&thread, NULL, widest, most))
+		return true;
+	pthread_join(thread, NULL);
+	return !most->msg.n_cpus || any_of(most, m);
+}
+
 int task_sched_plan(struct ckpt_run *run, struct task_state *st, const Ckpt__Task__Thread *rec,
 		    struct ckpt_error *err)
 {
 	const Ckpt__Task__Scheduling *m = rec->scheduling;
-	bool real_time, any = false;
-	long cpus;
+	bool real_time;
 
 	if (!m || (m->policy > SCHED_BATCH && m->policy != SCHED_IDLE))
 		return TASK_BAD(err, "scheduling: no such policy");
-	/* the C library reads a file for that */
-	if (!st->cpus)
-		st->cpus = sysconf(_SC_NPROCESSORS_CONF);
-	cpus = st->cpus;
 	real_time = is_real_time(m->policy);
 	if (real_time ? m->priority < 1 || m->priority > 99 : m->priority != 0)
 		return TASK_BAD(err, "scheduling: priority %u", m->priority);
@@ -162,11 +216,10 @@ int task_sched_plan(struct ckpt_run *run, struct task_state *st, const Ckpt__Tas
 	for (size_t i = 0; i < m->n_cpus; i++) {
 		if (m->cpus[i] >= MAX_CPUS)
 			return TASK_BAD(err, "scheduling: CPU %u", m->cpus[i]);
-		any |= (long)m->cpus[i] < cpus;
 	}
-	if (m->n_cpus && !any)
+	if (!may_be_bound(run, st, m, err))
 		ckpt_unmet(run, CKPT_EXIT_FAILED, "dump with --without task.affinity",
-			   "task %u, thread %u: none of the CPUs it is bound to exists here",
+			   "task %u, thread %u: none of the CPUs it is bound to can be had here",
 			   rec->id, rec->index);
 	return 0;
 }

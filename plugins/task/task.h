@@ -114,7 +114,6 @@ struct task_state {
 	struct task_sched *own_sched;
 	uint32_t own_personality;
 	struct task_born *born; /* restore */
-	long cpus;		/* that this machine may have; 0: not asked yet */
 	unsigned xstate_size;	/* of this processor; 0: not asked yet */
 };
 
