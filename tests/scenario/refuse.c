@@ -690,8 +690,7 @@ static void session_outside(void)
 		MUST(prctl(PR_SET_PDEATHSIG, SIGKILL));
 		return;
 	}
-	int status;
-	waitpid(pid, &status, 0);
+	waitpid(pid, NULL, 0);
 	_exit(0);
 }
 
@@ -709,8 +708,7 @@ static const struct mode {
 } modes[] = {
 	{ "inotify-queue", inotify, "events wait" },
 	{ "fanotify", fanotify, "fanotify" },
-	{ "tcp-outside", tcp_outside,
-	  "TCP connection, 127.0.0.1 port [0-9]+, is outside the tree" },
+	{ "tcp-outside", tcp_outside, "127.0.0.1 port [0-9]+, is outside the tree" },
 	{ "tcp-waiting", tcp_waiting, "has sent data" },
 	{ "tcp-reset", tcp_reset, "sock socket-error .*error of a TCP connection waits" },
 	{ "udp-queue", udp_queue, "datagrams wait" },
@@ -767,12 +765,9 @@ static const struct mode {
 
 static void make(const char *name)
 {
-	for (size_t i = 0; i < sizeof(modes) / sizeof(*modes); i++) {
-		if (!strcmp(modes[i].name, name)) {
-			modes[i].make();
-			return;
-		}
-	}
+	for (size_t i = 0; i < sizeof(modes) / sizeof(*modes); i++)
+		if (!strcmp(modes[i].name, name))
+			return modes[i].make();
 	victim_die("no mode %s", name);
 }
 

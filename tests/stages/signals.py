@@ -35,6 +35,8 @@ def saved(context, test, load="mem-basic"):
     victim, image = Victim(test, context.scenario(load)), test.dir / "image"
     victim.check("built")
     pids = proc.tree(victim.pid)
+    # a root that ends leaves the others
+    test.cleanup(lambda: [proc.kill_tree(pid) for pid in pids])
     context.ckpt().dump(test, victim.pid, image)
     proc.wait_gone(pids)
     return victim, image
