@@ -332,7 +332,9 @@ static int on_entry(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
 
 static int compare_data(const ProtobufCBinaryData *a, const ProtobufCBinaryData *b)
 {
-	int d = memcmp(a->data, b->data, a->len < b->len ? a->len : b->len);
+	const size_t common = a->len < b->len ? a->len : b->len;
+	/* what is empty has no data at all */
+	int d = common ? memcmp(a->data, b->data, common) : 0;
 
 	return d ? d : (a->len > b->len) - (a->len < b->len);
 }
