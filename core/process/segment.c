@@ -124,12 +124,13 @@ int segment_new(struct segments *all, struct keeper *keeper, uint32_t n_seats, u
 		const struct segment_users *users, struct segment **out, struct ckpt_error *err)
 {
 	const uint64_t length = segment_length(n_seats, frame);
-	void *room = mmap(NULL, SEGMENT_PAGE + length, PROT_READ | PROT_WRITE,
+	/* writable private memory would count against RLIMIT_DATA, which shared memory does not */
+	void *room = mmap(NULL, SEGMENT_PAGE + length, PROT_NONE,
 			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	struct segment *seg = room;
 	int r;
 
-	if (room == MAP_FAILED)
+	if (room == MAP_FAILED || mprotect(room, SEGMENT_PAGE, PROT_READ | PROT_WRITE))
 		return ckpt_fail_sys(err, errno, "segment for the agent");
 	*seg = (struct segment){
 		.users = *users,
