@@ -73,6 +73,11 @@ static bool is_dated(const Ckpt__Fd__Timerfd *rec)
 	       rec->clock != CLOCK_REALTIME_ALARM;
 }
 
+static bool is_zero(const struct timespec *ts)
+{
+	return !ts->tv_sec && !ts->tv_nsec;
+}
+
 /*
  * The kernel tells what is left, not when it fires: the look is taken between two at
  * the clock, some times, and the earliest date that all of them allow is the best.
@@ -85,8 +90,12 @@ static int read_date(int fd, int clock, struct itimerspec *its, int64_t *date)
 
 		if (timerfd_gettime(fd, its))
 			return -errno;
-		if (!its->it_value.tv_sec && !its->it_value.tv_nsec)
+		if (is_zero(&its->it_value)) {
+			/* it is due */
+			if (*date == INT64_MAX)
+				*date = clock_ns(clock);
 			return 0;
+		}
 		latest = its->it_value.tv_sec * NS + its->it_value.tv_nsec + clock_ns(clock);
 		if (latest < *date)
 			*date = latest;
@@ -161,6 +170,38 @@ static int read_timer(int fd, struct timer *t, struct itimerspec *its, struct ck
 	return 0;
 }
 
+/* Did it have something left when it was surveyed? */
+static bool was_running(const struct ckpt_fd_found *f)
+{
+	const char *at = strstr(f->fdinfo, "it_value: (");
+	unsigned long long sec, nsec;
+
+	return at && sscanf(at, "it_value: (%llu, %llu)", &sec, &nsec) == 2 && (sec || nsec);
+}
+
+#define FIRING_MS 1000
+
+/*
+ * Of a timer that is due nothing is left until it fires, in a moment, and so it looks like one
+ * that is not armed. But that had nothing left before.
+ */
+static int read_settled(const struct ckpt_fd_found *f, struct timer *t, struct itimerspec *its,
+			struct ckpt_error *err)
+{
+	const struct timespec nap = { 0, 1000000 };
+	struct timer before;
+	int r = parse(f->fdinfo, &before) ? ckpt_fail(err, EPROTO, "fdinfo of a timerfd")
+					  : read_timer(f->fd, t, its, err);
+
+	for (int ms = 0; !r && ms < FIRING_MS; ms++) {
+		if (!is_zero(&its->it_value) || t->ticks != before.ticks || !was_running(f))
+			return 0;
+		nanosleep(&nap, NULL);
+		r = read_timer(f->fd, t, its, err);
+	}
+	return r;
+}
+
 static int timerfd_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			   struct ckpt_error *err)
 {
@@ -168,7 +209,7 @@ static int timerfd_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	int64_t date = INT64_MAX;
 	struct itimerspec its;
 	struct timer t;
-	int r = read_timer(f->fd, &t, &its, err);
+	int r = read_settled(f, &t, &its, err);
 
 	if (r)
 		return r;
