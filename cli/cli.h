@@ -90,7 +90,10 @@ struct cli {
 	unsigned patience_ms, copies;
 	bool json, dry_run, force, detach, shell_job, stats, dot, help, version;
 	enum ckpt_after after;
-	FILE *log; /* where messages go */
+	FILE *log;  /* where messages go */
+	int eager;  /* log.c: the same, never waits; or -1 */
+	char *held; /* what it has not taken yet */
+	size_t n_held;
 };
 
 /* Parse everything; settings go into c->ckpt. Errors are CKPT_EXIT_USAGE. */
@@ -111,22 +114,33 @@ int cli_graph(struct cli *c);
 /* ---- output ---- */
 
 /* A message about an error, with its hint; returns the exit code. */
-int cli_error(const struct cli *c, const struct ckpt_error *err);
+int cli_error(struct cli *c, const struct ckpt_error *err);
 /* A line of text without control characters. */
 void cli_line(FILE *to, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* The same in memory of the caller's; NULL if there is none. */
+char *cli_clean(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 typedef int cli_printer(const struct cli *c, FILE *out, struct ckpt_error *err);
 /* A command that only prints: its output, or if it failed before there was any, cli_error(). */
-int cli_print(const struct cli *c, cli_printer *print);
+int cli_print(struct cli *c, cli_printer *print);
 /*
  * What a run came to: JSON on stdout, or messages for blockers, losses and the
  * error. Returns the exit code; the summary of a success is the caller's.
  */
-int cli_report(const struct cli *c, const struct ckpt_result *r, const struct ckpt_error *err);
+int cli_report(struct cli *c, const struct ckpt_result *r, const struct ckpt_error *err);
 void cli_print_differences(const struct cli *c, const struct ckpt_result *r);
 /* "saved 3 tasks, 12.3 MiB" and the like: the counters, then the times. */
 void cli_summary(const char *what, const struct ckpt_result *r);
 /* --stats: what each step took. */
 void cli_stats(const struct ckpt_result *r);
+
+/* ---- messages of a run (log.c) ---- */
+
+void cli_log_to(struct cli *c, FILE *to);
+/* Does not wait for whoever reads it. */
+void cli_log(struct cli *c, const char *prefix, const char *text);
+/* No tree stands still: what is held is written, however long that takes. */
+void cli_log_all(struct cli *c);
+void cli_log_end(struct cli *c);
 
 /* ---- pid files (pidfile.c) ---- */
 

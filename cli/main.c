@@ -20,9 +20,7 @@ static int (*const commands[CLI_N_COMMANDS])(struct cli *) = {
 
 static void on_log(void *arg, enum ckpt_log_level level, const char *line)
 {
-	struct cli *c = arg;
-
-	cli_line(c->log, "ckpt: %s%s", level == CKPT_LOG_WARN ? "warning: " : "", line);
+	cli_log(arg, level == CKPT_LOG_WARN ? "warning: " : "", line);
 }
 
 static int open_log(struct cli *c, const char *path, struct ckpt_error *err)
@@ -36,7 +34,8 @@ static int open_log(struct cli *c, const char *path, struct ckpt_error *err)
 	}
 	/* whole lines, also when the next thing is a crash */
 	setvbuf(log, NULL, _IOLBF, 0);
-	c->log = log;
+	cli_log_end(c);
+	cli_log_to(c, log);
 	return 0;
 }
 
@@ -106,7 +105,7 @@ static void prepare_heap(void)
 
 int main(int argc, char **argv)
 {
-	struct cli c = { .log = stderr, .patience_ms = 2000 };
+	struct cli c = { .patience_ms = 2000 };
 	int code;
 
 	/* who starts us may ignore it, and then nobody could wait for a child */
@@ -117,6 +116,7 @@ int main(int argc, char **argv)
 	for (int fd = 0; fd < 3; fd++)
 		if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR) != fd)
 			return CKPT_EXIT_FAILED;
+	cli_log_to(&c, stderr);
 	code = run(&c, argc, argv);
 	/* a table that could not be written is no success; why, only the last flush can tell */
 	errno = EIO;
@@ -125,7 +125,6 @@ int main(int argc, char **argv)
 		code = CKPT_EXIT_FAILED;
 	}
 	ckpt_free(c.ckpt);
-	if (c.log != stderr)
-		fclose(c.log);
+	cli_log_end(&c);
 	return code;
 }

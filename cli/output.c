@@ -15,7 +15,7 @@
  * Names of tasks and files are the tree's, or an image's: what a terminal would act on is not
  * shown, nor anything that looks like a line of ours.
  */
-static void clean(char *s)
+static void blank_controls(char *s)
 {
 	for (; *s; s++) {
 		const unsigned char c = (unsigned char)*s;
@@ -29,21 +29,40 @@ static void clean(char *s)
 	}
 }
 
+static char *clean_line(const char *fmt, va_list ap)
+{
+	CKPT_AUTO_FREE char *text = NULL;
+	char *line;
+
+	if (vasprintf(&text, fmt, ap) < 0) {
+		text = NULL;
+		return NULL;
+	}
+	blank_controls(text);
+	return asprintf(&line, "%s\n", text) < 0 ? NULL : line;
+}
+
+char *cli_clean(const char *fmt, ...)
+{
+	va_list ap;
+	char *line;
+
+	va_start(ap, fmt);
+	line = clean_line(fmt, ap);
+	va_end(ap);
+	return line;
+}
+
 void cli_line(FILE *to, const char *fmt, ...)
 {
 	CKPT_AUTO_FREE char *line = NULL;
 	va_list ap;
-	int n;
 
 	va_start(ap, fmt);
-	n = vasprintf(&line, fmt, ap);
+	line = clean_line(fmt, ap);
 	va_end(ap);
-	if (n < 0) {
-		line = NULL;
-		return;
-	}
-	clean(line);
-	fprintf(to, "%s\n", line);
+	if (line)
+		fputs(line, to);
 }
 
 static void print_error(const struct cli *c, const struct ckpt_error *err)
@@ -58,8 +77,9 @@ static int exit_code(const struct ckpt_error *err)
 	return err->exit == CKPT_EXIT_OK ? CKPT_EXIT_FAILED : (int)err->exit;
 }
 
-int cli_error(const struct cli *c, const struct ckpt_error *err)
+int cli_error(struct cli *c, const struct ckpt_error *err)
 {
+	cli_log_all(c);
 	if (c->json && c->cmd) {
 		struct ckpt_result r = { .exit = (enum ckpt_exit)exit_code(err) };
 
@@ -70,7 +90,7 @@ int cli_error(const struct cli *c, const struct ckpt_error *err)
 	return exit_code(err);
 }
 
-int cli_print(const struct cli *c, cli_printer *print)
+int cli_print(struct cli *c, cli_printer *print)
 {
 	struct ckpt_error err = { 0 };
 	CKPT_AUTO_FREE char *text = NULL;
@@ -119,8 +139,9 @@ static void print_losses(const struct cli *c, const struct ckpt_result *r)
 	}
 }
 
-int cli_report(const struct cli *c, const struct ckpt_result *r, const struct ckpt_error *err)
+int cli_report(struct cli *c, const struct ckpt_result *r, const struct ckpt_error *err)
 {
+	cli_log_all(c);
 	if (c->json) {
 		ckpt_print_result(r, c->cmd->name, err, stdout);
 		putchar('\n');

@@ -43,7 +43,7 @@ static int next_status(pid_t root, bool stops, int *status)
 }
 
 /* The root is our child: end as it ends, like a shell that ran it. */
-static int wait_for(const struct cli *c, pid_t root)
+static int wait_for(struct cli *c, pid_t root)
 {
 	int tty = c->shell_job ? open("/dev/tty", O_RDWR | O_CLOEXEC) : -1;
 	pid_t group = getpgid(root);

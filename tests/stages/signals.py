@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Signals for ckpt: too late, ignored by whoever started it, from a terminal, of a limit."""
+"""Signals for ckpt: too late, ignored by whoever started it, from a terminal, of a limit; unread messages."""
+import fcntl
 import os
 import re
 import resource
@@ -16,9 +17,8 @@ PATIENCE = 120
 
 def start(context, *args, **kwargs):
     """ckpt in a process group of its own, beside ours: stop signals of a terminal reach it."""
-    return subprocess.Popen([context.ckpt().binary, *map(str, args)], stdin=subprocess.DEVNULL,
-                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0, cwd="/",
-                            **kwargs)
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **kwargs}
+    return subprocess.Popen([context.ckpt().binary, *map(str, args)], process_group=0, cwd="/", **streams)
 
 
 def disturbed(context, test, call, position, command, *args):
@@ -99,8 +99,28 @@ def file_size(context, test):
     expect(not list((test.dir / "image").glob("*")), "files were left")
 
 
+def unread(context, test):
+    """Nobody reads the messages while the tree stands still: it does not wait for that."""
+    victim, image = Victim(test, context.scenario("mem-basic")), test.dir / "image"
+    victim.check("built")
+    ours, theirs = os.pipe()
+    filler = b"." * fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, 4096)
+    os.write(theirs, filler)
+    with start(context, "dump", "-t", victim.pid, "-D", image, "-R", "-vvv", stderr=theirs) as child, \
+            os.fdopen(ours, "rb") as messages:
+        os.close(theirs)
+        test.cleanup(lambda: proc.kill_tree(child.pid))
+        proc.wait_until("no image while nobody reads", (image / "manifest.img").exists)
+        victim.check("while nobody reads")
+        text = messages.read()[len(filler):].decode()
+        expect(child.wait(PATIENCE) == 0, f"ckpt ended with {child.returncode}")
+    lines = text.splitlines()
+    expect(len(text) > len(filler), f"{len(text)} bytes of messages")
+    expect(all(line.startswith("ckpt: ") for line in lines), "messages are torn")
+
+
 def tests(context):
     """See the functions."""
-    for function in (late, ignored, stopped, no_children, file_size):
+    for function in (late, ignored, stopped, no_children, file_size, unread):
         name = function.__name__.replace("_", "-")
         yield f"signals/{name}", lambda test, function=function: function(context, test)
