@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -220,6 +221,18 @@ static int fill_files(struct image_reader *r, struct ckpt_error *err)
 	return 0;
 }
 
+/*
+ * Files are read when they are needed: not those of another image that takes this one's place
+ * meanwhile. Filesystems that have no locks have no such promise.
+ */
+static int lock_out_writers(const struct image_reader *r, const char *dir, struct ckpt_error *err)
+{
+	if (flock(r->dir, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+		return 0;
+	ckpt_fail(err, EBUSY, "another ckpt is writing to %s", dir);
+	return ckpt_hint(err, "try again when that dump has ended");
+}
+
 static int open_reader(struct image_reader *r, const char *dir, struct ckpt_error *err)
 {
 	int ret;
@@ -228,6 +241,9 @@ static int open_reader(struct image_reader *r, const char *dir, struct ckpt_erro
 	if (r->dir < 0)
 		return ckpt_fail_as(err, CKPT_EXIT_IMAGE, errno, "%s cannot be opened: %s", dir,
 				    ckpt_errno_name(errno));
+	ret = lock_out_writers(r, dir, err);
+	if (ret < 0)
+		return ret;
 	ret = image_manifest_read(r->dir, IMAGE_MANIFEST_FILE, &r->manifest, r->uuid, err);
 	if (ret == -ENOENT)
 		return ckpt_fail_as(err, CKPT_EXIT_IMAGE, ENOENT,

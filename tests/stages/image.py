@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Images as untrusted input: damaged, mixed up and foreign ones end with exit 4 and one sentence."""
+import fcntl
 import os
 import shutil
 import subprocess
@@ -124,6 +125,22 @@ def permissions(context, test):
     ckpt.verify(test, image, code=None)
 
 
+def in_use(context, test):
+    """An image is not replaced while it is read, nor read while it is replaced."""
+    victim, image = image_of(context, test, "mem-basic")
+    holder = os.open(image, os.O_RDONLY | os.O_DIRECTORY)
+    test.cleanup(lambda: os.close(holder))
+    for kind, args in ((fcntl.LOCK_SH, ("dump", "-t", victim.pid, "-D", image, "-R", "--force")),
+                       (fcntl.LOCK_EX, ("verify", "-D", image)),
+                       (fcntl.LOCK_EX, ("restore", "-D", image, "-d"))):
+        fcntl.flock(holder, kind)
+        run = context.ckpt().run(test, *args, code=None)
+        expect(run.code == codes.FAILED and "another ckpt" in run.err, f"{args[0]}: {run.code}: {run.err}")
+    fcntl.flock(holder, fcntl.LOCK_UN)
+    context.ckpt().verify(test, image)
+    victim.check("whose image was in use")
+
+
 def pid_taken(context, test):
     """A restore beside the running original: refused by name, and the original goes on."""
     victim, image = image_of(context, test, "mem-basic")
@@ -225,6 +242,7 @@ def tests(context):
     for scenario in ("pid-basic", "nested", "pty", "sock-stream", "mnt-user"):
         yield (f"image/ten-rounds/{scenario}",
                lambda test, scenario=scenario: ten_rounds(context, test, scenario))
-    for function in (damaged, mixed_up, permissions, pid_taken, same_twice, foreground, led_elsewhere):
+    for function in (damaged, mixed_up, permissions, in_use, pid_taken, same_twice, foreground,
+                     led_elsewhere):
         name = function.__name__.replace("_", "-")
         yield f"image/{name}", lambda test, function=function: function(context, test)

@@ -17,8 +17,9 @@ PATIENCE = 120
 
 def start(context, *args, **kwargs):
     """ckpt in a process group of its own, beside ours: stop signals of a terminal reach it."""
-    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **kwargs}
-    return subprocess.Popen([context.ckpt().binary, *map(str, args)], process_group=0, cwd="/", **streams)
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    return subprocess.Popen([context.ckpt().binary, *map(str, args)], process_group=0, cwd="/",
+                            **(streams | kwargs))
 
 
 def disturbed(context, test, call, position, command, *args):
