@@ -63,6 +63,7 @@ struct told {
 	char comm[16];
 	uint32_t speculation[N_SPECULATION];
 	int64_t rare[CKPT_ARRAY_SIZE(rare)]; /* negative: there is none */
+	int64_t domain;
 };
 
 /* Strict mode forbids the time stamp counter along with the system calls; it comes back with it. */
@@ -82,7 +83,7 @@ struct asking {
 	struct ckpt_thread *th;
 	struct told *told;
 	struct ckpt_script *script;
-	int stack, tid, slack, bits, pdeath, name, person, speculation, rare;
+	int stack, tid, slack, bits, pdeath, name, person, speculation, rare, domain;
 };
 
 static int begin(struct ckpt_run *run, struct asking *a, struct ckpt_error *err)
@@ -100,6 +101,7 @@ static int begin(struct ckpt_run *run, struct asking *a, struct ckpt_error *err)
 	a->name =
 		ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_NAME), CKPT_OUT(sizeof(a->told->comm)));
 	a->person = ckpt_script_add(s, SYS_personality, CKPT_C(0xffffffff));
+	a->domain = task_domain_ask(s);
 	for (size_t i = 0; i < N_SPECULATION; i++) {
 		int op = ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_SPECULATION_CTRL),
 					 CKPT_C(task_speculations[i]), CKPT_C(0), CKPT_C(0),
@@ -134,6 +136,7 @@ static void take_answers(const struct asking *a)
 	memcpy(&out->clear_tid, ckpt_script_out(s, a->tid, 1), sizeof(out->clear_tid));
 	memcpy(out->comm, ckpt_script_out(s, a->name, 1), sizeof(out->comm));
 	out->personality = (uint32_t)ckpt_script_result(s, a->person);
+	out->domain = ckpt_script_result(s, a->domain);
 	memcpy(&out->pdeath, ckpt_script_out(s, a->pdeath, 1), sizeof(out->pdeath));
 	out->timer_slack = (uint64_t)ckpt_script_result(s, a->slack);
 	out->securebits = (uint32_t)ckpt_script_result(s, a->bits);
@@ -379,7 +382,7 @@ static int from_proc(struct ckpt_run *run, struct ckpt_thread *th, Ckpt__Task__T
 }
 
 static int one(struct ckpt_run *run, struct ckpt_thread *th, uint32_t index,
-	       const struct told *told, struct ckpt_error *err)
+	       const struct told *told, struct task_domains *domains, struct ckpt_error *err)
 {
 	__attribute__((cleanup(parts_free))) struct parts p = { .told = told };
 	Ckpt__Task__Thread rec = CKPT__TASK__THREAD__INIT;
@@ -394,6 +397,8 @@ static int one(struct ckpt_run *run, struct ckpt_thread *th, uint32_t index,
 		from_task(run, th, &rec, &p);
 	if (r == 0)
 		r = from_proc(run, th, &rec, &p, err);
+	if (r == 0)
+		r = task_domain_check(run, domains, th, index, told->domain, &p.creds.msg, err);
 	if (r == 0)
 		r = task_sched_read(run, th, &p.sched, err);
 	rec.scheduling = &p.sched.msg;
@@ -432,6 +437,7 @@ static size_t count_threads(struct ckpt_run *run)
 int task_collect(struct ckpt_run *run, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE struct told *all = calloc(count_threads(run) + 1, sizeof(*all));
+	__attribute__((cleanup(task_domains_free))) struct task_domains domains = { 0 };
 	const struct told *told = all;
 	int r = all ? put_saved(run, err) : ckpt_fail_sys(err, ENOMEM, "threads");
 
@@ -446,7 +452,7 @@ int task_collect(struct ckpt_run *run, struct ckpt_error *err)
 			continue;
 		r = task_collect_process(run, t, err);
 		for (size_t k = 0; k < t->n_threads && r == 0; k++)
-			r = one(run, t->threads[k], (uint32_t)k, told++, err);
+			r = one(run, t->threads[k], (uint32_t)k, told++, &domains, err);
 		if (r < 0)
 			return ckpt_wrap(err, "task %u (%.15s)", t->id, t->comm);
 	}

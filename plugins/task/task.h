@@ -183,6 +183,18 @@ void task_label_own(char *buf, size_t size);
 void task_label_survey(struct ckpt_run *run, const struct ckpt_task *t);
 void task_label_plan(struct ckpt_run *run, const Ckpt__Task__Saved *saved);
 
+/* domain.c: Landlock */
+struct task_domains {
+	struct task_stand_in *list;
+	size_t n;
+};
+/* One operation, whose result is the first answer. */
+int task_domain_ask(struct ckpt_script *s);
+int task_domain_check(struct ckpt_run *run, struct task_domains *d, struct ckpt_thread *th,
+		      size_t index, int64_t first_answer, const Ckpt__Task__Credentials *c,
+		      struct ckpt_error *err);
+void task_domains_free(struct task_domains *d);
+
 /* scheduling.c */
 struct task_sched {
 	Ckpt__Task__Scheduling msg;

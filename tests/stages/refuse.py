@@ -414,6 +414,24 @@ def segments(context, test):
     expect(proc.tree(child.pid) == tree, "the tree has changed")
 
 
+def landlocked(context, test, kind):
+    """Whoever is in a Landlock domain is refused, whoever could be is not; the domain is what is lost."""
+    ckpt, tree = context.ckpt(), test.dir / "tree"
+    victim = Victim(test, context.scenario("landlocked"), tree, args=[kind])
+    victim.check("built")
+    run = ckpt.dump(test, victim.pid, test.dir / "image", "-R", "--json", code=codes.REFUSED)
+    expect(re.search("task landlock .*Landlock domain", " ".join(blockers(run))), f"{blockers(run)}")
+    victim.check("refused")
+    pids = proc.tree(victim.pid)
+    ckpt.dump(test, victim.pid, test.dir / "image", "--allow-loss", "task.landlock")
+    proc.wait_gone(pids)
+    ckpt.restore(test, test.dir / "image")
+    expect("its sandbox is gone" in victim.ask(), "nothing was lost")
+    free = Victim(test, context.scenario("landlocked"), test.dir / "free", args=[f"free-{kind}"])
+    ckpt.dump(test, free.pid, test.dir / "free-image", "-R")
+    free.check("not restricted")
+
+
 def tests(context):
     """One for each mode, and one with many."""
     try:
@@ -437,6 +455,8 @@ def tests(context):
     yield "refuse/tcp-signed", lambda test: signed(context, test)
     yield "refuse/nonlocal-bind", lambda test: nonlocal_bind(context, test)
     yield "refuse/proc-opener", lambda test: opener(context, test)
+    for kind in ("self", "root", "user", "container", "thread"):
+        yield f"refuse/landlock-{kind}", lambda test, kind=kind: landlocked(context, test, kind)
     yield "refuse/segments", lambda test: segments(context, test)
     yield "refuse/network", lambda test: network(context, test)
     yield "refuse/all-at-once", lambda test: all_at_once(context, test, patterns)
