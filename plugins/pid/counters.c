@@ -8,11 +8,15 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <linux/openat2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <sys/stat.h>
 #include <sys/utsname.h>
+#include <sys/vfs.h>
 
 #include "pid.h"
 
@@ -21,11 +25,14 @@
 #define NOEXEC_FILE  "/proc/sys/vm/memfd_noexec" /* since Linux 6.3 */
 #define TEXT_SIZE    16
 
+/* Inode of the root directory of each proc filesystem (include/linux/proc_ns.h). */
+#define PROC_ROOT_INO 1
+
 /* Append reading a small file; returns the operation whose second buffer holds the text. */
 static int add_read(struct ckpt_script *s, const char *path)
 {
 	int fd = ckpt_script_add(s, SYS_openat, CKPT_C(AT_FDCWD), CKPT_STR(path),
-				 CKPT_C(O_RDONLY | O_CLOEXEC));
+				 CKPT_C(O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
 	int text = ckpt_script_add(s, SYS_read, CKPT_R(fd), CKPT_OUT(TEXT_SIZE),
 				   CKPT_C(TEXT_SIZE - 1));
 
@@ -58,6 +65,41 @@ struct answer {
 static bool has_noexec(void)
 {
 	return access(NOEXEC_FILE, F_OK) == 0;
+}
+
+static int open_path(int at, const char *path, uint64_t resolve)
+{
+	const struct open_how how = { .flags = O_PATH | O_CLOEXEC,
+				      .resolve = resolve | RESOLVE_NO_SYMLINKS };
+
+	return (int)syscall(SYS_openat2, at, path, &how, sizeof(how));
+}
+
+/*
+ * Are these files, for the task, the kernel's own? What is elsewhere under such a name is the
+ * tree's: it may say anything, or be a FIFO in which the task would wait for ever.
+ */
+static bool sees_own_files(const struct ckpt_task *t)
+{
+	const char *const files[] = { PID_MAX_FILE, LAST_FILE,
+				      has_noexec() ? NOEXEC_FILE : LAST_FILE };
+	CKPT_AUTO_FD int root = openat(t->procfd, "root", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	CKPT_AUTO_FD int proc = open_path(root, "proc", RESOLVE_IN_ROOT);
+	struct statfs fs;
+	struct stat st;
+
+	if (proc < 0 || fstatfs(proc, &fs) || fs.f_type != PROC_SUPER_MAGIC || fstat(proc, &st) ||
+	    st.st_ino != PROC_ROOT_INO)
+		return false;
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(files); i++) {
+		/* nothing is mounted above it, so in this filesystem it is the one of that name */
+		CKPT_AUTO_FD int fd = open_path(proc, files[i] + strlen("/proc/"),
+						RESOLVE_BENEATH | RESOLVE_NO_XDEV);
+
+		if (fd < 0)
+			return false;
+	}
+	return true;
 }
 
 static int ask_task(struct ckpt_run *run, struct ckpt_task *init, struct answer *a,
@@ -108,17 +150,20 @@ static int read_counters(struct ckpt_run *run, struct pid_ns *ns, struct ckpt_ta
 			 struct answer *a, struct ckpt_error *err)
 {
 	const struct ckpt_ns_place place = { .ns[CKPT_NS_PID] = ns->nsfs };
-	struct ckpt_error no = { 0 };
-	int r = ask_task(run, init, a, &no);
 
-	/* no /proc in its mount namespace, or a root in which nothing is found */
-	if (r == -ENOENT || r == -ESRCH || r == -EACCES || r == -ENOTDIR) {
-		ns->touched = true;
-		return ckpt_ns_run(run, &place, look, a, err);
+	struct ckpt_error no = { 0 };
+	int r = sees_own_files(init) ? ask_task(run, init, a, &no) : -EACCES;
+
+	if (r == 0)
+		return 0;
+	/* the task may not look */
+	if (r != -EACCES) {
+		if (err)
+			*err = no;
+		return r;
 	}
-	if (r < 0 && err)
-		*err = no;
-	return r;
+	ns->touched = true;
+	return ckpt_ns_run(run, &place, look, a, err);
 }
 
 int pid_collect_counters(struct ckpt_run *run, Ckpt__Pid__Namespace *rec, struct pid_ns *ns,

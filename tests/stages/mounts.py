@@ -248,6 +248,22 @@ def overlay(context, test, outside, top, option, reason):
     expect(listed == [(f"{test.dir}/over", reason)], f"{listed}")
 
 
+# what a container shows in /proc under the names of what its pid namespace counts with
+NUMBERS = """mount -t tmpfs test /proc; mkdir /proc/sys /proc/sys/kernel /proc/sys/vm
+for name in kernel/pid_max kernel/ns_last_pid vm/memfd_noexec; do {make}; done
+unshare -pf sleep 99999 &
+exec sleep 99999"""
+NUMBER_MAKERS = {"text": "echo 5 >/proc/sys/$name", "fifo": "mkfifo /proc/sys/$name",
+                 "link": "ln -s /srv/number /proc/sys/$name"}
+
+
+def numbers(context, test, make):
+    """They are asked of the kernel, not of what is there."""
+    pid, ckpt = build(context, test, tree=NUMBERS.format(make=make))
+    proc.wait_until("not built", lambda: len(proc.tree(pid)) == 3)
+    again(test, pid, ckpt)
+
+
 def options(context, test):
     """Of a tmpfs that was made read-only after it was filled, one that it takes once only."""
     tree = ("mount -t tmpfs -o noswap,size=1m test /srv; echo text >/srv/file; mount -o remount,ro /srv; "
@@ -268,4 +284,6 @@ def tests(context):
                lambda test, read_only=read_only: attributes(context, test, read_only))
     for name, item in OVERLAYS.items():
         yield f"mounts/overlay/{name}", lambda test, item=item: overlay(context, test, *item)
+    for name, make in NUMBER_MAKERS.items():
+        yield f"mounts/numbers/{name}", lambda test, make=make: numbers(context, test, make)
     yield "mounts/noswap", lambda test: options(context, test)
