@@ -80,7 +80,8 @@ static bool is_zero(const struct timespec *ts)
 
 /*
  * The kernel tells what is left, not when it fires: the look is taken between two at
- * the clock, some times, and the earliest date that all of them allow is the best.
+ * the clock, some times, and the earliest date that all of them allow is the best. There is none
+ * after KTIME_MAX: that is what a timer is set to that is only to tell of changes of the clock.
  */
 static int read_date(int fd, int clock, struct itimerspec *its, int64_t *date)
 {
@@ -92,11 +93,13 @@ static int read_date(int fd, int clock, struct itimerspec *its, int64_t *date)
 			return -errno;
 		if (is_zero(&its->it_value)) {
 			/* it is due */
-			if (*date == INT64_MAX)
+			if (i == 0)
 				*date = clock_ns(clock);
 			return 0;
 		}
-		latest = its->it_value.tv_sec * NS + its->it_value.tv_nsec + clock_ns(clock);
+		latest = its->it_value.tv_sec * NS + its->it_value.tv_nsec;
+		if (__builtin_add_overflow(latest, clock_ns(clock), &latest))
+			latest = INT64_MAX;
 		if (latest < *date)
 			*date = latest;
 	}
@@ -206,8 +209,8 @@ static int timerfd_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			   struct ckpt_error *err)
 {
 	Ckpt__Fd__Timerfd rec = CKPT__FD__TIMERFD__INIT;
-	int64_t date = INT64_MAX;
 	struct itimerspec its;
+	int64_t date;
 	struct timer t;
 	int r = read_settled(f, &t, &its, err);
 
@@ -219,11 +222,12 @@ static int timerfd_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	rec.cancel = t.flags & TFD_TIMER_CANCEL_ON_SET;
 	rec.value_ns = its.it_value.tv_sec * NS + its.it_value.tv_nsec;
 	rec.armed = rec.value_ns != 0;
-	r = rec.armed && rec.absolute ? read_date_of(run, f, &rec, &date, err) : 0;
-	if (r < 0)
-		return r;
-	if (date != INT64_MAX)
+	if (rec.armed && rec.absolute) {
+		r = read_date_of(run, f, &rec, &date, err);
+		if (r < 0)
+			return r;
 		rec.value_ns = date;
+	}
 	rec.interval_ns = its.it_interval.tv_sec * NS + its.it_interval.tv_nsec;
 	rec.ticks = t.ticks;
 	return ckpt_record_put(run, FD_TIMERFD, &rec.base, err);

@@ -8,6 +8,7 @@
 #include "victim.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -19,9 +20,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MODIFIED 1234567890
+#define MODIFIED	  1234567890
+#define KTIME_MAX_SECONDS 9223372036 /* the last date that the kernel knows */
 
 static int first, second, reader, directory, directory_again, reused, reused_directory, timer;
+static const int watched[] = { CLOCK_REALTIME, CLOCK_MONOTONIC };
+static int watches[sizeof(watched) / sizeof(*watched)];
 static int ask[2], answer[2];
 static ino_t inode;
 static unsigned long rounds;
@@ -145,12 +149,33 @@ static void check_directories(void)
 	CHECK(thread_says == 'y', "the thread says %c", thread_says);
 }
 
+/* to be told when the clock is set, as systemd does: never due */
+static void build_watches(void)
+{
+	const struct itimerspec never = { { 0 }, { .tv_sec = LONG_MAX } };
+
+	for (size_t i = 0; i < sizeof(watched) / sizeof(*watched); i++) {
+		watches[i] = MUST(timerfd_create(watched[i], TFD_NONBLOCK | TFD_CLOEXEC));
+		MUST(timerfd_settime(watches[i], TFD_TIMER_ABSTIME | TFD_TIMER_CANCEL_ON_SET,
+				     &never, NULL));
+	}
+}
+
 static void check_timer(void)
 {
 	struct itimerspec left;
 	CHECK(timerfd_gettime(timer, &left) == 0 && left.it_value.tv_sec > 80000 &&
 		      left.it_interval.tv_sec == 7,
 	      "the timer has %ld s left", (long)left.it_value.tv_sec);
+	for (size_t i = 0; i < sizeof(watched) / sizeof(*watched); i++) {
+		struct timespec now;
+
+		MUST(clock_gettime(watched[i], &now));
+		CHECK(timerfd_gettime(watches[i], &left) == 0 &&
+			      labs(left.it_value.tv_sec + now.tv_sec - KTIME_MAX_SECONDS) <= 2,
+		      "a timer for changes of the clock has %ld s left",
+		      (long)left.it_value.tv_sec);
+	}
 }
 
 static void check(void)
@@ -227,6 +252,7 @@ int main(int argc, char **argv)
 	timer = MUST(timerfd_create(CLOCK_REALTIME, 0));
 	MUST(clock_gettime(CLOCK_REALTIME, &date.it_value));
 	date.it_value.tv_sec += 90000;
+	build_watches();
 	MUST(timerfd_settime(timer, TFD_TIMER_ABSTIME | TFD_TIMER_CANCEL_ON_SET, &date, NULL));
 	check();
 	victim_ready();
