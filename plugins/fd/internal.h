@@ -358,6 +358,9 @@ int fd_open_saved(struct ckpt_run *run, uint32_t mnt, const Ckpt__Fd__Detached *
  * opener's credentials, who will be ckpt.
  */
 int fd_holder_is_root(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err);
+/* procmem.c: of a file of the task's in /proc */
+int fd_procmem_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
+		      const struct ckpt_task *t, struct ckpt_error *err);
 
 /*
  * restore: open a file that has just been made, or found, once more. `name` is its present name in

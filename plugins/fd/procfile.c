@@ -148,6 +148,7 @@ static int proc_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, stru
 	struct stat root;
 	struct statfs fs;
 	int mnt = ckpt_mnt_of_fd(run, f->fd, err);
+	const struct ckpt_task *task;
 	char reason[128];
 	pid_t pid;
 	int r;
@@ -167,7 +168,8 @@ static int proc_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, stru
 		return fd_refuse(run, f, "special-filesystem",
 				 "files of threads and descriptors in /proc are not saved yet",
 				 hint);
-	if (pid && !task_of(run, (uint32_t)mnt, pid)) {
+	task = pid ? task_of(run, (uint32_t)mnt, pid) : NULL;
+	if (pid && !task) {
 		snprintf(reason, sizeof(reason),
 			 "it belongs to process %d outside the tree, or to "
 			 "one that is gone",
@@ -175,6 +177,8 @@ static int proc_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, stru
 		return fd_refuse(run, f, "special-filesystem", reason, hint);
 	}
 	r = survey_opener(run, f, err);
+	if (r == 0)
+		r = fd_procmem_survey(run, f, task, err);
 	return r ? r : fd_place_survey(run, f, err);
 }
 

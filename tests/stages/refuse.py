@@ -401,6 +401,29 @@ def opener(context, test):
     expect(any("privileged opener" in item for item in blockers(run)), f"it is not named: {blockers(run)}")
 
 
+OUTLIVED = ("mem", "maps", "environ")
+OUTLIVED_PROGRAM = """
+import os, pathlib, sys
+pathlib.Path(sys.argv[1]).touch()
+for name in sys.argv[2:]:
+    os.set_inheritable(os.open(f"/proc/self/{name}", os.O_RDONLY), True)
+os.execlp("sleep", "sleep", "99999")
+"""
+
+
+def outlived(context, test):
+    """Files of memory that an execve(2) has ended: by name they are those of another memory."""
+    child = subprocess.Popen(["python3", "-B", "-c", OUTLIVED_PROGRAM, test.dir / "ready", *OUTLIVED],
+                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                             start_new_session=True, cwd="/")
+    test.cleanup(proc.kill_tree, child.pid)
+    proc.wait_until("no sleep", lambda: proc.read(f"/proc/{child.pid}/comm") == "sleep\n")
+    run = context.ckpt().dump(test, child.pid, test.dir / "image", "--json", code=codes.REFUSED)
+    for name in OUTLIVED:
+        expect(any(f"/proc/{child.pid}/{name})" in item and "before an execve(2)" in item
+                   for item in blockers(run)), f"{name} is not named: {blockers(run)}")
+
+
 def segments(context, test):
     """More processes than segments of shared memory may be: it says what to raise."""
     child = started(test, "unshare", "-i", "sh", "-c",
@@ -457,6 +480,7 @@ def tests(context):
     yield "refuse/proc-opener", lambda test: opener(context, test)
     for kind in ("self", "root", "user", "container", "thread"):
         yield f"refuse/landlock-{kind}", lambda test, kind=kind: landlocked(context, test, kind)
+    yield "refuse/outlived-memory", lambda test: outlived(context, test)
     yield "refuse/segments", lambda test: segments(context, test)
     yield "refuse/network", lambda test: network(context, test)
     yield "refuse/all-at-once", lambda test: all_at_once(context, test, patterns)
