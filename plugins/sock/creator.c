@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * SO_PEERCRED names whoever called socketpair(2) or listen(2), for ever. So those
- * calls are made by the same task, with the same effective ids.
+ * SO_PEERCRED and SO_PEERGROUPS name whoever called socketpair(2) or listen(2), for ever. So those
+ * calls are made by the same task, with the same effective ids and groups.
  */
 #include "internal.h"
 
+#include <grp.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+
+/* What one operation of a script takes. */
+#define MAX_GROUPS 8192
 
 static bool peer_cred(int fd, struct ucred *cred)
 {
@@ -15,12 +19,11 @@ static bool peer_cred(int fd, struct ucred *cred)
 	return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, cred, &len);
 }
 
-void sock_creator_of(struct ckpt_run *run, int fd, Ckpt__Sock__Credentials *c)
+static void read_creator(struct ckpt_run *run, int fd, Ckpt__Sock__Credentials *c)
 {
 	const struct ckpt_task *task;
 	struct ucred cred;
 
-	ckpt__sock__credentials__init(c);
 	if (!peer_cred(fd, &cred))
 		return;
 	task = cred.pid > 0 ? ckpt_task_by_pid(run, cred.pid) : NULL;
@@ -29,11 +32,41 @@ void sock_creator_of(struct ckpt_run *run, int fd, Ckpt__Sock__Credentials *c)
 	c->gid = cred.gid;
 }
 
+static int read_groups(int fd, Ckpt__Sock__Credentials *c, struct ckpt_error *err)
+{
+	socklen_t len = MAX_GROUPS * sizeof(*c->groups);
+
+	c->groups = malloc(len);
+	if (!c->groups)
+		return ckpt_fail_sys(err, ENOMEM, "groups of a socket's creator");
+	/* a socket that nobody has connected or listened with has none */
+	c->groups_known = !getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, c->groups, &len);
+	c->n_groups = c->groups_known ? len / sizeof(*c->groups) : 0;
+	if (!c->groups_known && errno == ERANGE)
+		return ckpt_fail(err, E2BIG, "a socket's creator has more than %d groups",
+				 MAX_GROUPS);
+	return 0;
+}
+
+void sock_creator_free(Ckpt__Sock__Credentials *c)
+{
+	free(c->groups);
+	c->groups = NULL;
+}
+
+int sock_creator_of(struct ckpt_run *run, int fd, Ckpt__Sock__Credentials *c,
+		    struct ckpt_error *err)
+{
+	ckpt__sock__credentials__init(c);
+	read_creator(run, fd, c);
+	return read_groups(fd, c, err);
+}
+
 int sock_creator_survey(struct ckpt_run *run, const struct ckpt_fd_found *f)
 {
-	Ckpt__Sock__Credentials c;
+	Ckpt__Sock__Credentials c = CKPT__SOCK__CREDENTIALS__INIT;
 
-	sock_creator_of(run, f->fd, &c);
+	read_creator(run, f->fd, &c);
 	if (c.task)
 		return 0;
 	return sock_refuse_detail(
@@ -46,7 +79,7 @@ int sock_creator_check(struct ckpt_run *run, const Ckpt__Sock__Credentials *c, u
 		       struct ckpt_error *err)
 {
 	if (!c || (c->task && !sock_task_known(run, c->task)) || c->uid == UINT32_MAX ||
-	    c->gid == UINT32_MAX)
+	    c->gid == UINT32_MAX || c->n_groups > MAX_GROUPS)
 		return ckpt_fail_image(err, "open file %u has no valid creator", id);
 	return 0;
 }
@@ -63,14 +96,34 @@ static bool other_ids(const Ckpt__Sock__Credentials *c)
 	return c->uid != geteuid() || c->gid != getegid();
 }
 
+static bool other_groups(const Ckpt__Sock__Credentials *c)
+{
+	gid_t own[MAX_GROUPS];
+	int n = c->groups_known ? getgroups(MAX_GROUPS, own) : -1;
+
+	return c->groups_known && ((size_t)n != c->n_groups ||
+				   (n && memcmp(own, c->groups, (size_t)n * sizeof(*own)) != 0));
+}
+
 bool sock_same_creator(const Ckpt__Sock__Credentials *a, const Ckpt__Sock__Credentials *b)
 {
-	return a->task == b->task && a->uid == b->uid && a->gid == b->gid;
+	return a->task == b->task && a->uid == b->uid && a->gid == b->gid &&
+	       a->groups_known == b->groups_known && a->n_groups == b->n_groups &&
+	       (!a->n_groups || !memcmp(a->groups, b->groups, a->n_groups * sizeof(*a->groups)));
+}
+
+static void take_groups(struct ckpt_script *s, const uint32_t *groups, size_t n)
+{
+	/* a buffer of nothing is none */
+	ckpt_script_add(s, SYS_setgroups, CKPT_C(n),
+			n ? CKPT_IN(groups, n * sizeof(*groups)) : CKPT_C(0));
 }
 
 /* The real and saved ids stay the engine's, so that the way back is open. */
 void sock_creator_enter(struct ckpt_script *s, const Ckpt__Sock__Credentials *c)
 {
+	if (other_groups(c))
+		take_groups(s, c->groups, c->n_groups);
 	if (!other_ids(c))
 		return;
 	ckpt_script_add(s, SYS_setresgid, CKPT_C(-1), CKPT_C(c->gid), CKPT_C(-1));
@@ -79,8 +132,14 @@ void sock_creator_enter(struct ckpt_script *s, const Ckpt__Sock__Credentials *c)
 
 void sock_creator_leave(struct ckpt_script *s, const Ckpt__Sock__Credentials *c)
 {
-	if (!other_ids(c))
-		return;
-	ckpt_script_add(s, SYS_setresuid, CKPT_C(-1), CKPT_C(geteuid()), CKPT_C(-1));
-	ckpt_script_add(s, SYS_setresgid, CKPT_C(-1), CKPT_C(getegid()), CKPT_C(-1));
+	gid_t own[MAX_GROUPS];
+	int n;
+
+	if (other_ids(c)) {
+		ckpt_script_add(s, SYS_setresuid, CKPT_C(-1), CKPT_C(geteuid()), CKPT_C(-1));
+		ckpt_script_add(s, SYS_setresgid, CKPT_C(-1), CKPT_C(getegid()), CKPT_C(-1));
+	}
+	n = other_groups(c) ? getgroups(MAX_GROUPS, own) : -1;
+	if (n >= 0)
+		take_groups(s, own, (size_t)n);
 }

@@ -281,7 +281,9 @@ int sock_unix_peer(int fd, uint32_t *peer);
 unsigned sock_in_flight(const struct ckpt_fd_found *f);
 
 /* Who a socket's SO_PEERCRED names. */
-void sock_creator_of(struct ckpt_run *run, int fd, Ckpt__Sock__Credentials *c);
+int sock_creator_of(struct ckpt_run *run, int fd, Ckpt__Sock__Credentials *c,
+		    struct ckpt_error *err);
+void sock_creator_free(Ckpt__Sock__Credentials *c);
 /* Refuse a creator outside the tree (feature peercred). 0: fine, or allowed. */
 int sock_creator_survey(struct ckpt_run *run, const struct ckpt_fd_found *f);
 int sock_creator_check(struct ckpt_run *run, const Ckpt__Sock__Credentials *c, uint32_t id,

@@ -85,7 +85,8 @@ int sock_end_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 		     struct ckpt_error *err)
 {
 	struct pollfd p = { .fd = f->fd };
-	Ckpt__Sock__Credentials creator;
+	__attribute__((cleanup(sock_creator_free))) Ckpt__Sock__Credentials creator =
+		CKPT__SOCK__CREDENTIALS__INIT;
 	Ckpt__Sock__Owner owner;
 	struct sock_options options;
 	int r;
@@ -102,7 +103,8 @@ int sock_end_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	if (sock_options_read(run, f, &options, err))
 		return -err->err;
 	if (rec->form == SOCK_PAIR || rec->form == SOCK_NAMED || rec->form == SOCK_PENDING) {
-		sock_creator_of(run, f->fd, &creator);
+		if (sock_creator_of(run, f->fd, &creator, err) < 0)
+			return -err->err;
 		rec->creator = &creator;
 	}
 	rec->owner = &owner;

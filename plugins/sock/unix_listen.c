@@ -34,7 +34,8 @@ static int unix_listen_collect(struct ckpt_run *run, const struct ckpt_fd_found 
 {
 	Ckpt__Sock__UnixListen rec = CKPT__SOCK__UNIX_LISTEN__INIT;
 	const struct sock_unix_diag *d = sock_unix_find(sock_state(run), f->st.st_ino);
-	Ckpt__Sock__Credentials creator;
+	__attribute__((cleanup(sock_creator_free))) Ckpt__Sock__Credentials creator =
+		CKPT__SOCK__CREDENTIALS__INIT;
 	struct sock_options options;
 	Ckpt__Sock__Owner owner;
 	struct sock_name n;
@@ -46,9 +47,9 @@ static int unix_listen_collect(struct ckpt_run *run, const struct ckpt_fd_found 
 	rec.type = (uint32_t)f->type;
 	rec.name = (Ckpt__Sock__UnixName *)(uintptr_t)sock_name_record(&n);
 	rec.backlog = d->backlog;
-	sock_creator_of(run, f->fd, &creator);
 	sock_owner_of(&f->st, &owner);
-	if (sock_options_read(run, f, &options, err))
+	if (sock_creator_of(run, f->fd, &creator, err) < 0 ||
+	    sock_options_read(run, f, &options, err))
 		return -err->err;
 	rec.creator = &creator;
 	rec.owner = &owner;

@@ -6,6 +6,7 @@
 #include "victim.h"
 
 #include <fcntl.h>
+#include <grp.h>
 #include <poll.h>
 #include <signal.h>
 #include <stddef.h>
@@ -96,10 +97,18 @@ static void check_name(int fd, bool peer, const char *want, const char *what)
 	      peer ? "peer's" : "own", a.sun_path[0] ? a.sun_path : a.sun_path + 1, want);
 }
 
+/* of whoever makes the sockets; it has others later */
+static const gid_t groups[] = { 1234, 7777, 8888 };
+
 static void check_cred(int fd, pid_t pid, const char *what)
 {
 	struct ucred cred = { 0 };
-	socklen_t len = sizeof(cred);
+	socklen_t len = sizeof(cred), groups_len = sizeof(groups);
+	gid_t got[16];
+
+	CHECK(!getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, got, &groups_len) &&
+		      groups_len == sizeof(groups) && !memcmp(got, groups, groups_len),
+	      "%s: the peer has other groups", what);
 
 	CHECK(!getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) && cred.pid == pid &&
 		      cred.uid == geteuid(),
@@ -301,8 +310,10 @@ int main(int argc, char **argv)
 {
 	victim_init(argc, argv);
 	signal(SIGPIPE, SIG_IGN);
+	MUST(setgroups(sizeof(groups) / sizeof(*groups), groups));
 	build_links();
 	build_single();
+	MUST(setgroups(1, groups));
 	victim_ready();
 	victim_serve(check);
 }
