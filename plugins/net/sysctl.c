@@ -10,8 +10,11 @@
 
 #include "net.h"
 
-#define ROOT	  "/proc/sys/net"
-#define MAX_VALUE 4096
+#define ROOT "/proc/sys/net"
+
+/* Nearly all fit into the first; a list of every second port takes 200 KiB. */
+#define USUAL_VALUE   4096
+#define LONGEST_VALUE ((size_t)512 << 10)
 
 /* Namespaces that are read at the same time; more would only hold memory. */
 #define AT_ONCE 8
@@ -23,32 +26,46 @@ struct net_ahead {
 	size_t n;
 };
 
-/* The value without the newline; a length, or a negative errno. */
-static ssize_t read_value(int dir, const char *name, int flags, char *buf)
+static char *text_of(const char *buf, ssize_t n)
 {
-	CKPT_AUTO_FD int fd = openat(dir, name, flags | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, buf, MAX_VALUE - 1);
-
-	if (n < 0)
-		return -errno;
-	if (n > 0 && buf[n - 1] == '\n')
-		n--;
-	buf[n] = 0;
-	return n;
+	return strndup(buf, (size_t)(n > 0 && buf[n - 1] == '\n' ? n - 1 : n));
 }
 
-static int add(struct net_job *job, const char *name, const char *value, struct ckpt_error *err)
+/*
+ * The value without the newline, the caller's; NULL with errno. What the kernel makes a text of
+ * when it is asked comes with one call or not at all.
+ */
+static char *read_value(int dir, const char *name, int flags)
+{
+	CKPT_AUTO_FD int fd = openat(dir, name, flags | O_CLOEXEC);
+	CKPT_AUTO_FREE char *big = NULL;
+	char buf[USUAL_VALUE];
+	ssize_t n = fd < 0 ? -1 : read(fd, buf, sizeof(buf));
+
+	if (n < 0)
+		return NULL;
+	if ((size_t)n < sizeof(buf))
+		return text_of(buf, n);
+	big = malloc(LONGEST_VALUE);
+	n = big ? pread(fd, big, LONGEST_VALUE, 0) : -1;
+	if ((size_t)n == LONGEST_VALUE)
+		errno = E2BIG;
+	return n < 0 || (size_t)n == LONGEST_VALUE ? NULL : text_of(big, n);
+}
+
+static int add(struct net_job *job, const char *name, char *value, struct ckpt_error *err)
 {
 	Ckpt__Net__Sysctl *s = malloc(sizeof(*s));
 
 	if (net_append(&job->net->sysctls, &job->net->n_sysctls, s, err) < 0) {
 		free(s);
+		free(value);
 		return -ENOMEM;
 	}
 	ckpt__net__sysctl__init(s);
 	s->name = strdup(name);
-	s->value = strdup(value);
-	return s->name && s->value ? 0 : ckpt_fail_sys(err, ENOMEM, ROOT "/%s", name);
+	s->value = value;
+	return s->name ? 0 : ckpt_fail_sys(err, ENOMEM, ROOT "/%s", name);
 }
 
 static int walk(struct net_job *job, int root, const char *path, struct ckpt_error *err);
@@ -56,7 +73,7 @@ static int walk(struct net_job *job, int root, const char *path, struct ckpt_err
 static int visit(struct net_job *job, int root, const char *path, unsigned char type,
 		 struct ckpt_error *err)
 {
-	char value[MAX_VALUE];
+	char *value;
 
 	if (type == DT_DIR)
 		return walk(job, root, path, err);
@@ -64,9 +81,10 @@ static int visit(struct net_job *job, int root, const char *path, unsigned char 
 	 * What cannot be read has no value (stable_secret), what cannot be written is no setting:
 	 * opening tells, since no privilege goes beyond the mode here. There are hundreds of them.
 	 */
-	if (type != DT_REG || read_value(root, path, O_RDWR, value) < 0)
-		return 0;
-	return add(job, path, value, err);
+	value = type == DT_REG ? read_value(root, path, O_RDWR) : NULL;
+	if (!value && type == DT_REG && (errno == ENOMEM || errno == E2BIG))
+		return ckpt_fail_sys(err, errno, ROOT "/%s", path);
+	return value ? add(job, path, value, err) : 0;
 }
 
 static int not_dots(const struct dirent *d)
@@ -199,11 +217,24 @@ bool net_sysctl_name_ok(const char *name)
 static int write_value(int root, const Ckpt__Net__Sysctl *s)
 {
 	CKPT_AUTO_FD int fd = openat(root, s->name, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
-	size_t len = strlen(s->value);
+	size_t len = strlen(s->value), done = 0;
+	ssize_t n;
 
-	if (fd < 0 || write(fd, s->value, len) != (ssize_t)len)
+	/* of a list the kernel takes a page at a time */
+	do {
+		n = fd < 0 ? -1 : write(fd, s->value + done, len - done);
+		done += n > 0 ? (size_t)n : 0;
+	} while (n > 0 && done < len);
+	if (n < 0)
 		return -errno;
-	return 0;
+	return done < len ? -EIO : 0;
+}
+
+static bool has_value(int root, const Ckpt__Net__Sysctl *s)
+{
+	CKPT_AUTO_FREE char *value = read_value(root, s->name, O_RDONLY);
+
+	return value && !strcmp(value, s->value);
 }
 
 /* Those that `wanted` names; NULL: all. */
@@ -221,12 +252,8 @@ static int write_settings(struct net_job *job, bool (*wanted)(const char *name),
 		wrong = NULL;
 		for (size_t i = 0; i < job->net->n_sysctls; i++) {
 			const Ckpt__Net__Sysctl *s = job->net->sysctls[i];
-			char value[MAX_VALUE];
 
-			if (wanted && !wanted(s->name))
-				continue;
-			if (read_value(root, s->name, O_RDONLY, value) >= 0 &&
-			    !strcmp(value, s->value))
+			if ((wanted && !wanted(s->name)) || has_value(root, s))
 				continue;
 			wrong = s->name;
 			why = write_value(root, s);

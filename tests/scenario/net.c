@@ -44,6 +44,8 @@ static const char *const looks[] = {
 	"cat /proc/sys/net/ipv4/ip_forward",
 	"cat /proc/sys/net/ipv4/conf/v1/rp_filter /proc/sys/net/core/somaxconn",
 	"cd /proc/sys/net/ipv6/conf && grep . *1/mtu br*/mtu lo/mtu",
+	"wc -c </proc/sys/net/ipv4/ip_local_reserved_ports; tail -c 9 "
+	"/proc/sys/net/ipv4/ip_local_reserved_ports",
 };
 static char *seen[2][16];
 static int request[2], reply[2];
@@ -214,6 +216,9 @@ int main(int argc, char **argv)
 	victim_run("echo 1 >/proc/sys/net/ipv4/ip_forward; echo 2 "
 		   ">/proc/sys/net/ipv4/conf/v1/rp_filter; "
 		   "echo 321 >/proc/sys/net/core/somaxconn");
+	/* longer than a page, in one call */
+	victim_run("seq -s, 10001 2 20001 | dd bs=256k iflag=fullblock status=none "
+		   "of=/proc/sys/net/ipv4/ip_local_reserved_ports");
 	remember(0);
 	victim_ready();
 	victim_serve(check);
