@@ -8,6 +8,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,6 +45,21 @@ static inline void ckpt_cleanup_dir(DIR **d)
 #define CKPT_AUTO_FREE __attribute__((cleanup(ckpt_cleanup_free)))
 #define CKPT_AUTO_FILE __attribute__((cleanup(ckpt_cleanup_file)))
 #define CKPT_AUTO_DIR  __attribute__((cleanup(ckpt_cleanup_dir)))
+
+/* A file to be read line by line; NULL with errno. For /proc/PID, whose texts have no set length.
+ */
+static inline FILE *ckpt_open_lines(int dir, const char *path)
+{
+	int fd = openat(dir, path, O_RDONLY | O_CLOEXEC), saved;
+	FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
+
+	if (!f && fd >= 0) {
+		saved = errno;
+		close(fd);
+		errno = saved;
+	}
+	return f;
+}
 
 /* The next entry, or NULL: errno is 0 at the end of the directory, and says why before it. */
 static inline struct dirent *ckpt_next_entry(DIR *dir)

@@ -60,18 +60,19 @@ struct entry {
 
 static int read_entry(int dir, struct entry *e)
 {
-	CKPT_AUTO_FD int fd = openat(dir, "status", O_RDONLY | O_CLOEXEC);
-	char text[4096];
-	ssize_t len = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1), link;
+	CKPT_AUTO_FILE FILE *status = ckpt_open_lines(dir, "status");
+	CKPT_AUTO_FREE char *line = NULL;
+	size_t size = 0;
+	ssize_t link = readlinkat(dir, "ns/pid", e->ns, sizeof(e->ns) - 1);
 
-	if (len < 0)
-		return -errno;
-	text[len] = 0;
-	link = readlinkat(dir, "ns/pid", e->ns, sizeof(e->ns) - 1);
-	if (link < 0)
-		return -errno;
+	if (!status || link < 0)
+		return -ESRCH;
 	e->ns[link] = 0;
-	return ckpt_proc_field(text, "NStgid", e->numbers, sizeof(e->numbers));
+	/* it comes after all groups of the process */
+	while (getline(&line, &size, status) > 0)
+		if (!ckpt_proc_field(line, "NStgid", e->numbers, sizeof(e->numbers)))
+			return 0;
+	return -ENOENT;
 }
 
 /* Ours begin at ckpt's pid namespace: the others are an end of them. */

@@ -113,19 +113,18 @@ static int fs_of(struct mnt_state *st, struct mnt_mount *m, struct ckpt_error *e
 /* A process that is in the pid namespace of that proc itself has one number there. */
 static int namespace_of_entry(int proc, const char *pid)
 {
-	char path[64], text[4096];
-	const char *at;
-	CKPT_AUTO_FD int fd = -1;
-	ssize_t len;
+	CKPT_AUTO_FILE FILE *status = NULL;
+	CKPT_AUTO_FREE char *line = NULL;
+	char path[64], numbers[512] = "";
+	size_t size = 0;
 
 	snprintf(path, sizeof(path), "%.16s/status", pid);
-	fd = openat(proc, path, O_RDONLY | O_CLOEXEC);
-	len = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
-	if (len < 0)
-		return -1;
-	text[len] = 0;
-	at = strstr(text, "\nNSpid:\t");
-	if (!at || strcspn(at + 8, "\t\n") != strcspn(at + 8, "\n"))
+	status = ckpt_open_lines(proc, path);
+	/* it comes after all groups of the process */
+	while (status && getline(&line, &size, status) > 0)
+		if (ckpt_proc_field(line, "NSpid", numbers, sizeof(numbers)) == 0)
+			break;
+	if (!*numbers || strchr(numbers, '\t'))
 		return -1;
 	snprintf(path, sizeof(path), "%.16s/ns/pid", pid);
 	return openat(proc, path, O_RDONLY | O_CLOEXEC);

@@ -289,16 +289,13 @@ int mnt_stage(struct ckpt_run *run, struct mnt_made *made, struct ckpt_ns *ns,
 /* 0 if it is mapped, else the first that is. */
 static int first_id(int proc, const char *map, uint32_t *id, struct ckpt_error *err)
 {
-	CKPT_AUTO_FD int fd = openat(proc, map, O_RDONLY | O_CLOEXEC);
-	char text[4096], *line = text;
-	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+	CKPT_AUTO_FILE FILE *f = ckpt_open_lines(proc, map);
 	uint32_t inside;
 
-	if (n < 0)
+	if (!f)
 		return ckpt_fail_sys(err, errno, "/proc/%s", map);
-	text[n] = 0;
 	*id = UINT32_MAX;
-	for (; sscanf(line, "%u", &inside) == 1; line += strcspn(line, "\n"), line += *line != 0)
+	while (fscanf(f, "%u%*[^\n]", &inside) == 1)
 		if (!inside || *id == UINT32_MAX)
 			*id = inside;
 	return *id == UINT32_MAX ? ckpt_fail(err, EOVERFLOW, "/proc/%s is empty", map) : 0;

@@ -8,6 +8,7 @@
 #include "victim.h"
 
 #include <fcntl.h>
+#include <grp.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -206,9 +207,14 @@ static void check(void)
 
 int main(int argc, char **argv)
 {
+	gid_t groups[700];
 	char c;
 
 	victim_init(argc, argv);
+	/* so many that its pid namespace is not told by the first page of /proc/PID/status */
+	for (size_t i = 0; i < sizeof(groups) / sizeof(*groups); i++)
+		groups[i] = (gid_t)(100000 + i);
+	MUST(setgroups(sizeof(groups) / sizeof(*groups), groups));
 	MUST(pipe(question));
 	MUST(pipe(reply));
 	MUST(mkdir(victim_path("c"), 0755));
