@@ -10,6 +10,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <sys/inotify.h>
+#include <sys/syscall.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/sysmacros.h>
@@ -202,6 +203,21 @@ static int add_watch(struct ckpt_run *run, Ckpt__Fd__Inotify *rec, const char *l
 	return watch->path.data ? 0 : ckpt_fail(err, ENOMEM, "out of memory");
 }
 
+/* An instance, and its watches, count for whoever made it; the kernel does not tell who that was.
+ */
+static int read_uid(const struct ckpt_task *holder, uint32_t *uid, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE char *status = NULL;
+	char ids[64] = "";
+	ssize_t len = ckpt_proc_read(holder, "status", &status, err);
+
+	if (len < 0)
+		return (int)len;
+	if (ckpt_proc_field(status, "Uid", ids, sizeof(ids)) || sscanf(ids, "%*u %u", uid) != 1)
+		return ckpt_fail(err, EPROTO, "/proc/%d/status is not understood", holder->pid);
+	return 0;
+}
+
 static int inotify_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			   struct ckpt_error *err)
 {
@@ -213,7 +229,9 @@ static int inotify_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	if (r < 0)
 		return r;
 	rec.overflow = r;
-	r = 0;
+	r = read_uid(f->task, &rec.uid, err);
+	if (r < 0)
+		return r;
 	for (const char *line = next_watch(f->fdinfo); line; line = next_watch(line))
 		n++;
 	rec.id = f->file;
@@ -275,12 +293,52 @@ static int inotify_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 	return 0;
 }
 
+/* By a task, which the real and the saved id lead back. */
+static int make_as(struct ckpt_run *run, struct ckpt_task *task, uid_t uid, struct ckpt_error *err)
+{
+	CKPT_AUTO_SCRIPT struct ckpt_script *make = ckpt_script_new(run, "fd.inotify");
+	CKPT_AUTO_SCRIPT struct ckpt_script *end = ckpt_script_new(run, "fd.inotify");
+	int op, r, fd;
+
+	ckpt_script_add(make, SYS_setresuid, CKPT_C(-1), CKPT_C(uid), CKPT_C(-1));
+	op = ckpt_script_add(make, SYS_inotify_init1, CKPT_C(IN_CLOEXEC));
+	ckpt_script_any(make);
+	ckpt_script_add(make, SYS_setresuid, CKPT_C(-1), CKPT_C(geteuid()), CKPT_C(-1));
+	r = ckpt_script_run(make, task->threads[0], err);
+	if (r == 0 && ckpt_script_result(make, op) < 0)
+		r = (int)ckpt_script_result(make, op);
+	if (r < 0)
+		return r;
+	fd = ckpt_get_fd(task, (int)ckpt_script_result(make, op), err);
+	ckpt_script_add(end, SYS_close, CKPT_C(ckpt_script_result(make, op)));
+	r = ckpt_script_run(end, task->threads[0], err);
+	if (r < 0 && fd >= 0)
+		close(fd);
+	return r < 0 ? r : fd;
+}
+
 static int inotify_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 			struct ckpt_error *err)
 {
-	int fd = inotify_init1(IN_CLOEXEC);
+	const Ckpt__Fd__Inotify *rec = ckpt_record_need(run, "fd.inotify", slot->file, err);
+	int fd;
 
-	return fd < 0 ? ckpt_fail_sys(err, errno, "inotify_init1(2)") : fd;
+	if (!rec)
+		return -EBADMSG;
+	if (rec->uid == geteuid()) {
+		fd = inotify_init1(IN_CLOEXEC);
+		fd = fd < 0 ? -errno : fd;
+	} else {
+		fd = make_as(run, slot->owner, rec->uid, err);
+	}
+	if (fd >= 0)
+		return fd;
+	ckpt_fail_sys(err, fd, "inotify_init1(2) for user %u", rec->uid);
+	if (fd == -EMFILE)
+		ckpt_hint(err,
+			  "raise /proc/sys/fs/inotify/max_user_instances: it counts those of all "
+			  "programs of that user");
+	return fd;
 }
 
 static int drain(int fd, struct ckpt_error *err)

@@ -149,6 +149,30 @@ dump; expect 3
 """
 
 
+# CKPT, DIR: how many instances are left for root, and for another user, who has many
+WATCHERS = """cd /
+as() { setpriv --reuid 65533 "$@"; }
+left='import ctypes, itertools
+libc = ctypes.CDLL(None)
+print(next(n for n in itertools.count() if libc.inotify_init1(0) < 0))'
+many='import ctypes, pathlib, sys, time
+libc = ctypes.CDLL(None)
+for i in range(100):
+    libc.inotify_add_watch(libc.inotify_init1(0), b"/etc", 2)
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(99999)'
+chmod 755 "$2"; mkdir -m 777 "$2/open"
+test "$(as /usr/bin/python3 -c "$left")" -ge 110 || exit 77
+setsid setpriv --reuid 65533 /usr/bin/python3 -c "$many" "$2/open/ready" < /dev/null > /dev/null 2>&1 &
+until test -e "$2/open/ready"; do sleep 0.05; done
+of_root=$(/usr/bin/python3 -c "$left"); of_user=$(as /usr/bin/python3 -c "$left")
+"$1" dump -t $! -D "$2/image" && "$1" restore -D "$2/image" -d --pidfile "$2/pid" || exit
+test "$(/usr/bin/python3 -c "$left")" -gt $((of_root - 50)) || { echo "they are root's"; exit 1; }
+test "$(as /usr/bin/python3 -c "$left")" -lt $((of_user + 50)) || { echo "not his"; exit 1; }
+kill -9 $(cat "$2/pid")
+"""
+
+
 def script(context, test, text, *said):
     """In a pid and a mount namespace; what it is to say is given as expressions."""
     child = subprocess.Popen(["unshare", "-pfm", "--mount-proc", "sh", "-c", text, "sh",
@@ -177,6 +201,11 @@ def outside(context, test):
            "where a tmpfs was mounted, and nothing", "its files are in memory and not saved")
 
 
+def watchers(context, test):
+    """Instances of inotify count for the user who had them."""
+    script(context, test, WATCHERS)
+
+
 def groups(context, test):
     """Groups with controllers, and a mount of them, that come back from nothing."""
     script(context, test, GROUPS, "is here and has controllers")
@@ -196,3 +225,4 @@ def tests(context):
     yield "within/outside", lambda test: outside(context, test)
     yield "within/groups", lambda test: groups(context, test)
     yield "within/borders", lambda test: borders(context, test)
+    yield "within/watchers", lambda test: watchers(context, test)
