@@ -73,6 +73,7 @@ static int branch(struct cli *c, struct ckpt_branch_args *a, struct pidfiles *f)
 		return cli_error(c, &err);
 	cli_catch_signals(c->ckpt);
 	ret = ckpt_branch(c->ckpt, a, &r, &err);
+	c->done = !ret && !c->dry_run;
 	code = cli_report(c, &r, &err);
 	if (!ret && !c->json)
 		cli_summary("branched", &r);

@@ -89,6 +89,7 @@ struct cli {
 	int verbose;
 	unsigned patience_ms, copies;
 	bool json, dry_run, force, detach, shell_job, stats, dot, help, version;
+	bool done; /* a tree was saved, or restored: what fails from here on does not undo that */
 	enum ckpt_after after;
 	FILE *log;  /* where messages go */
 	int eager;  /* log.c: the same, never waits; or -1 */

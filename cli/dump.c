@@ -22,6 +22,7 @@ int cli_dump(struct cli *c)
 
 	cli_catch_signals(c->ckpt);
 	ret = ckpt_dump(c->ckpt, &a, &r, &err);
+	c->done = !ret && !c->dry_run;
 	code = cli_report(c, &r, &err);
 	if (!ret && !c->json)
 		cli_summary(c->dry_run ? "nothing is in the way" : done[c->after], &r);

@@ -3,11 +3,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -103,6 +105,23 @@ static void prepare_heap(void)
 	free(first);
 }
 
+/* Who starts us may have set it to what little programs need. It grows up to the limit of now. */
+static void prepare_stack(void)
+{
+	const rlim_t enough = 8 << 20;
+	struct rlimit lim;
+	pthread_attr_t threads;
+
+	if (getrlimit(RLIMIT_STACK, &lim) || lim.rlim_cur >= enough)
+		return;
+	lim.rlim_cur = lim.rlim_max < enough ? lim.rlim_max : enough;
+	setrlimit(RLIMIT_STACK, &lim);
+	pthread_attr_init(&threads);
+	pthread_attr_setstacksize(&threads, enough);
+	pthread_setattr_default_np(&threads);
+	pthread_attr_destroy(&threads);
+}
+
 int main(int argc, char **argv)
 {
 	struct cli c = { .patience_ms = 2000 };
@@ -111,6 +130,7 @@ int main(int argc, char **argv)
 	/* who starts us may ignore it, and then nobody could wait for a child */
 	signal(SIGCHLD, SIG_DFL);
 
+	prepare_stack();
 	prepare_heap();
 	/* a closed 0, 1 or 2 would be given to a file of the image */
 	for (int fd = 0; fd < 3; fd++)
@@ -121,8 +141,9 @@ int main(int argc, char **argv)
 	/* a table that could not be written is no success; why, only the last flush can tell */
 	errno = EIO;
 	if ((fflush(stdout) == EOF || ferror(stdout)) && code == CKPT_EXIT_OK) {
-		fprintf(c.log, "ckpt: standard output: %s\n", ckpt_errno_name(errno));
-		code = CKPT_EXIT_FAILED;
+		fprintf(c.log, "ckpt: standard output: %s%s\n", ckpt_errno_name(errno),
+			c.done ? "; what was to be done is done" : "");
+		code = c.done ? CKPT_EXIT_OK : CKPT_EXIT_FAILED;
 	}
 	ckpt_free(c.ckpt);
 	cli_log_end(&c);

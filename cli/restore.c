@@ -80,6 +80,7 @@ static int restore(struct cli *c, struct pidfile *p, pid_t *root)
 		ckpt_hint(&err, "the tree runs, its root is pid %d", (int)a.root);
 		r.exit = err.exit = CKPT_EXIT_FAILED;
 	}
+	c->done = !ret && !c->dry_run;
 	code = cli_report(c, &r, &err);
 	if (!ret && !c->json)
 		cli_summary(c->dry_run ? "nothing is missing" : "restored", &r);

@@ -185,15 +185,21 @@ def run_command(words):
 
 
 def unwritten(context, test):
-    """What cannot be written to stdout is no success, and said."""
-    for args in (("plugins",), ("plugins", "--json"), ("check", "--json")):
+    """What cannot be written to stdout is said, and is no success: but for a tree that is saved by then."""
+    victim, image = Victim(test, context.scenario("mem-basic")), test.dir / "image"
+    saved = ("dump", "-t", victim.pid, "-D", image)
+    pids = proc.tree(victim.pid)
+    for args in (("plugins",), ("plugins", "--json"), ("check", "--json"), saved):
         with open("/dev/full", "w", encoding="utf-8") as full:
-            done = subprocess.run([context.ckpt().binary, *args], stdin=subprocess.DEVNULL, stdout=full,
-                                  stderr=subprocess.PIPE, text=True, timeout=codes.TIMEOUT, check=False,
-                                  cwd="/")
+            done = subprocess.run([context.ckpt().binary, *map(str, args)], stdin=subprocess.DEVNULL,
+                                  stdout=full, stderr=subprocess.PIPE, text=True, timeout=codes.TIMEOUT,
+                                  check=False, cwd="/")
         test.log(f"{args}: {done.returncode} {done.stderr}")
-        expect(done.returncode == codes.FAILED and "standard output" in done.stderr,
-               f"{args} ended with {done.returncode}: {done.stderr}")
+        expect(done.returncode == (codes.OK if args == saved else codes.FAILED)
+               and "standard output" in done.stderr, f"{args} ended with {done.returncode}: {done.stderr}")
+    proc.wait_gone(pids)
+    victim.pid = context.ckpt().restore(test, image)
+    victim.check("saved with no output")
 
 
 def no_room(context, test):

@@ -100,6 +100,19 @@ def file_size(context, test):
     expect(not list((test.dir / "image").glob("*")), "files were left")
 
 
+def small_stack(context, test):
+    """A limit of stacks that is enough for small programs does not end ckpt in the middle."""
+    victim, image = Victim(test, context.scenario("mem-basic")), test.dir / "image"
+    victim.check("built")
+    for args in (("dump", "-t", victim.pid, "-D", image), ("restore", "-D", image, "-d")):
+        with start(context, *args, preexec_fn=lambda: resource.setrlimit(
+                resource.RLIMIT_STACK, (65536, resource.RLIM_INFINITY))) as child:
+            expect(child.wait(PATIENCE) == 0, f"{args[0]} ended with {child.returncode}")
+        if args[0] == "dump":
+            proc.wait_gone([victim.pid])
+    victim.check("restored")
+
+
 def unread(context, test):
     """Nobody reads the messages while the tree stands still: it does not wait for that."""
     victim, image = Victim(test, context.scenario("mem-basic")), test.dir / "image"
@@ -122,6 +135,6 @@ def unread(context, test):
 
 def tests(context):
     """See the functions."""
-    for function in (late, ignored, stopped, no_children, file_size, unread):
+    for function in (late, ignored, stopped, no_children, file_size, small_stack, unread):
         name = function.__name__.replace("_", "-")
         yield f"signals/{name}", lambda test, function=function: function(context, test)
