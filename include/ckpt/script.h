@@ -103,7 +103,8 @@ CKPT_API void ckpt_script_allow(struct ckpt_script *s, int err);
 /*
  * Run it in a thread. The error names script, operation in strace notation and
  * errno. May be run again, in the same or another thread; scripts of any length
- * are fine (they are sent in portions), one operation's data at most 32 KiB.
+ * are fine (they are sent in portions), one buffer at most 32 KiB. Buffers of one operation
+ * lie behind each other in memory, each at a multiple of 16 bytes.
  */
 CKPT_API int ckpt_script_run(struct ckpt_script *s, struct ckpt_thread *th, struct ckpt_error *err);
 

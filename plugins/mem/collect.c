@@ -235,10 +235,15 @@ static int put_vmas(struct source *s, struct ckpt_error *err)
 	CKPT_AUTO_FREE mem_vma_rec *recs = calloc(maps->n + 1, sizeof(*recs));
 	CKPT_AUTO_FREE mem_vma_rec **list = calloc(maps->n + 1, sizeof(*list));
 	CKPT_AUTO_FREE uint64_t *seams = calloc(maps->n + 1, sizeof(*seams));
+	MEM_AUTO_POLICIES struct mem_policies policies = { 0 };
 	mem_vmas_rec m = CKPT__MEM__VMAS__INIT;
+	int r;
 
 	if (!recs || !list || !seams)
 		return ckpt_fail(err, ENOMEM, "out of memory");
+	r = mem_policies_look(s->run, s->sp, &policies, err);
+	if (r < 0)
+		return r;
 	m.id = s->sp->task->id;
 	m.vma = list;
 	m.seam = seams;
@@ -249,12 +254,14 @@ static int put_vmas(struct source *s, struct ckpt_error *err)
 			continue;
 		fill_vma(&maps->vma[i], v);
 		if (m.n_vma && mem_rec_mergeable(list[m.n_vma - 1], v)) {
-			seams[m.n_seam++] = v->start;
+			if (mem_policies_same(&policies, i - 1, i))
+				seams[m.n_seam++] = v->start;
 			list[m.n_vma - 1]->end = v->end;
 		} else {
 			list[m.n_vma++] = v;
 		}
 	}
+	mem_policies_put(&policies, maps, &m);
 	ckpt_count(s->run, "mappings", m.n_vma);
 	return ckpt_record_put(s->run, MEM_REC_VMAS, &m.base, err);
 }

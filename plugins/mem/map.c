@@ -527,6 +527,7 @@ static int task_begin(struct mapper *m, struct ckpt_error *err)
 	if (m->j.ti->vmas->n_seam)
 		m->scratch = find_hole(m, longest_seam_piece(m->j.ti->vmas));
 	r = map_all(m, err);
+	mem_policies_script(m->j.s, m->j.ti->vmas);
 	return r < 0 ? r : start_script(m, err);
 }
 

@@ -42,6 +42,7 @@ static const struct ckpt_feature features[] = {
 	{ "deleted-file", "mappings of deleted files, with content" },
 	{ "sealed", "mappings sealed by mseal(2)" },
 	{ "hugetlb", "memory of huge page pools: private, shared, memfds" },
+	{ "numa", "memory policies of mappings" },
 	{ "fork-shared", "memory that processes share by fork stays shared" },
 	{ NULL, NULL },
 };

@@ -9,6 +9,7 @@
 #include <sys/uio.h>
 
 #include <ckpt/mnt.h>
+#include <ckpt/nodes.h>
 #include <ckpt/plugin.h>
 #include <ckpt/vma.h>
 
@@ -261,6 +262,34 @@ int mem_shared_add(struct mem_state *st, const struct mem_shared *s, uint32_t *i
 /* Open /proc/PID/map_files/START-END. */
 int mem_open_map_file(const struct ckpt_task *t, const struct mem_vma *v, int flags,
 		      struct ckpt_error *err);
+
+/* ---- memory policies (policy.c) ------------------------------------------------------- */
+
+struct mem_policy {
+	uint32_t mode;
+	struct ckpt_nodes nodes;
+};
+
+/* Those of a live address space; all NULL: there are none. */
+struct mem_policies {
+	uint32_t *of; /* by mapping: index of its policy + 1, or 0 */
+	struct mem_policy *policy;
+	size_t n;
+	/* as they are written */
+	Ckpt__Mem__Policy *rec, **list;
+	uint32_t *numbers;
+};
+
+int mem_policies_look(struct ckpt_run *run, const struct mem_space *sp, struct mem_policies *out,
+		      struct ckpt_error *err);
+void mem_policies_free(struct mem_policies *p);
+#define MEM_AUTO_POLICIES __attribute__((cleanup(mem_policies_free)))
+/* Have these two mappings the same? Whose have not are kept apart by that. */
+bool mem_policies_same(const struct mem_policies *p, size_t i, size_t k);
+void mem_policies_put(struct mem_policies *p, const struct mem_maps *maps, mem_vmas_rec *m);
+int mem_policies_plan(struct ckpt_run *run, const mem_vmas_rec *m, struct ckpt_error *err);
+/* Once everything is mapped, and before there are pages in it. */
+void mem_policies_script(struct ckpt_script *s, const mem_vmas_rec *m);
 
 /* ---- files without a name (ghost.c) ---------------------------------------------------- */
 

@@ -383,6 +383,8 @@ static int plan_task(struct plan *p, const struct mem_task_image *t, struct ckpt
 	int r = plan_vmas(p, t, err);
 
 	if (!r)
+		r = mem_policies_plan(p->run, t->vmas, err);
+	if (!r)
 		r = plan_pages(p, t, err);
 	if (!r)
 		r = check_space(p, t->space, err);

@@ -52,6 +52,7 @@ int task_born_look(struct ckpt_run *run, struct ckpt_error *err)
 		return ckpt_fail_sys(err, ENOMEM, "state");
 	born->oom_score_adj = born->coredump_filter = LONG_MIN;
 	st->born = born;
+	born->policy = task_policy_is_odd();
 	/* it has joined its user namespace by now, and is not like the others any more */
 	if (!root || root->zombie || task_is_nested(run, root->id))
 		return 0;

@@ -64,6 +64,7 @@ struct told {
 	uint32_t speculation[N_SPECULATION];
 	int64_t rare[CKPT_ARRAY_SIZE(rare)]; /* negative: there is none */
 	int64_t domain;
+	struct task_policy_told memory;
 };
 
 /* Strict mode forbids the time stamp counter along with the system calls; it comes back with it. */
@@ -83,7 +84,7 @@ struct asking {
 	struct ckpt_thread *th;
 	struct told *told;
 	struct ckpt_script *script;
-	int stack, tid, slack, bits, pdeath, name, person, speculation, rare, domain;
+	int stack, tid, slack, bits, pdeath, name, person, speculation, rare, domain, memory;
 };
 
 static int begin(struct ckpt_run *run, struct asking *a, struct ckpt_error *err)
@@ -124,6 +125,7 @@ static int begin(struct ckpt_run *run, struct asking *a, struct ckpt_error *err)
 		ckpt_script_any(s);
 		a->rare = i ? a->rare : op;
 	}
+	a->memory = task_policy_ask(s);
 	return ckpt_script_begin(s, a->th, err);
 }
 
@@ -154,6 +156,7 @@ static void take_answers(const struct asking *a)
 			       ckpt_script_out(s, op, rare[i].where == SECOND ? 1 : 4),
 			       sizeof(out->rare[i]));
 	}
+	task_policy_take(s, a->memory, &out->memory);
 }
 
 /* Some threads at the same time. */
@@ -225,6 +228,7 @@ struct parts {
 	Ckpt__Task__Rseq rseq;
 	struct task_creds creds;
 	struct task_sched sched;
+	struct task_policy memory;
 	const struct told *told;
 	void *xstate;
 	char comm[32];
@@ -339,6 +343,7 @@ static void from_task(struct ckpt_run *run, struct ckpt_thread *th, Ckpt__Task__
 		rec->speculation = (uint32_t *)(uintptr_t)p->told->speculation;
 		rec->n_speculation = N_SPECULATION;
 	}
+	task_policy_read(run, th, &p->told->memory, &p->memory, rec);
 }
 
 static int from_proc(struct ckpt_run *run, struct ckpt_thread *th, Ckpt__Task__Thread *rec,

@@ -213,6 +213,8 @@ static int check_thread(struct ckpt_run *run, struct task_state *st, const Ckpt_
 		r = task_creds_plan(run, st, rec, err);
 	if (r == 0)
 		r = task_sched_plan(run, st, rec, err);
+	if (r == 0)
+		r = task_policy_plan(run, rec, err);
 	return r;
 }
 
@@ -279,6 +281,8 @@ static int check_process(struct ckpt_run *run, const struct task_state *st,
 	r = task_limits_plan(run, rec, err);
 	if (r == 0)
 		r = task_autogroup_plan(run, rec, err);
+	if (r == 0)
+		r = task_space_plan(run, rec, err);
 	return r < 0 ? r : task_timers_plan(run, rec, err);
 }
 

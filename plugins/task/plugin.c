@@ -44,6 +44,8 @@ static const struct ckpt_step steps[] = {
 	  LIST("planned"), LIST("ns.plan"), task_plan, NULL },
 	{ CKPT_RESTORE, "ids", "ids and directories that a user namespace does not allow",
 	  LIST("memory-mapped"), LIST("threads-made"), NULL, task_ids, NULL },
+	{ CKPT_RESTORE, "space", "registrations for membarrier(2), segments", LIST("memory-mapped"),
+	  LIST("threads-made"), NULL, task_seal_space, NULL },
 	{ CKPT_RESTORE, "process", "signal actions, timers, umask, cwd", LIST("threads-made"),
 	  LIST("sealed"), NULL, task_seal_process, NULL },
 	{ CKPT_RESTORE, "thread", "names, stacks, rseq, pending signals", LIST("task.process"),

@@ -18,10 +18,12 @@ struct parts {
 	Ckpt__Task__Signal *signals, **signal_list;
 	char cwd[4096];
 	Ckpt__Task__Removed removed;
+	struct task_segments segments;
 };
 
 static void parts_free(struct parts *p)
 {
+	task_segments_free(&p->segments);
 	free(p->timers);
 	free(p->timer_list);
 	free(p->signals);
@@ -77,6 +79,7 @@ static int ask(struct ckpt_run *run, const struct ckpt_task *t, Ckpt__Task__Proc
 {
 	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "task.process");
 	static const struct task_sigaction none;
+	struct task_space_asked space;
 	int action[TASK_N_SIGNALS + 1], itimer[3], dumpable, thp, r;
 
 	for (int sig = 1; sig <= TASK_N_SIGNALS; sig++)
@@ -89,6 +92,7 @@ static int ask(struct ckpt_run *run, const struct ckpt_task *t, Ckpt__Task__Proc
 	dumpable = ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_DUMPABLE));
 	thp = ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_THP_DISABLE), CKPT_C(0), CKPT_C(0),
 			      CKPT_C(0), CKPT_C(0));
+	task_space_ask(s, &space);
 	r = ckpt_script_run(s, t->threads[0], err);
 	if (r < 0)
 		return r;
@@ -125,7 +129,7 @@ static int ask(struct ckpt_run *run, const struct ckpt_task *t, Ckpt__Task__Proc
 	/* told as 1 and the flags that it was disabled with, since Linux 6.18 */
 	if (rec->thp_disabled)
 		rec->thp_flags = (uint32_t)ckpt_script_result(s, thp) & ~1U;
-	return 0;
+	return task_space_take(run, t, s, &space, rec, &p->segments, err);
 }
 
 static int own_number(const char *path, int base, long *v, struct ckpt_error *err)

@@ -264,6 +264,7 @@ static int thread(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt__Task
 	if (task_saved(st, TASK_PERSONALITY))
 		ckpt_script_add(s, SYS_personality, CKPT_C(rec->personality));
 	speculation(s, rec);
+	task_policy_script(st, s, rec);
 	queue(s, rec->pending, rec->n_pending);
 	return post(run, ckpt_steal_ptr(&s), th, rec->place && rec->place->removed, err);
 }

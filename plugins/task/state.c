@@ -39,6 +39,9 @@ const struct ckpt_feature task_features[TASK_N_FEATURES + 1] = {
 	[TASK_SPECULATION] = { "speculation", "PR_SET_SPECULATION_CTRL" },
 	[TASK_COREDUMP] = { "coredump-filter", "coredump_filter" },
 	[TASK_STOPPED] = { "stopped", "tasks stopped by a signal stay stopped" },
+	[TASK_MEMBARRIER] = { "membarrier", "registrations of membarrier(2)" },
+	[TASK_LDT] = { "ldt", "segments of modify_ldt(2)" },
+	[TASK_NUMA] = { "numa", "memory policies of threads" },
 	[TASK_N_FEATURES] = { NULL, NULL },
 };
 

@@ -7,6 +7,7 @@
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 
+#include <ckpt/nodes.h>
 #include <ckpt/pid.h>
 #include <ckpt/plugin.h>
 
@@ -48,6 +49,9 @@ enum task_feature {
 	TASK_SPECULATION,
 	TASK_COREDUMP,
 	TASK_STOPPED,
+	TASK_MEMBARRIER,
+	TASK_LDT,
+	TASK_NUMA,
 	TASK_N_FEATURES
 };
 extern const struct ckpt_feature task_features[TASK_N_FEATURES + 1];
@@ -246,6 +250,7 @@ struct task_born {
 	struct rlimit limits[TASK_N_LIMITS]; /* by resource */
 	struct task_sched sched;
 	long oom_score_adj, coredump_filter; /* LONG_MIN: not known */
+	bool policy;			     /* of memory: ckpt's own is not the usual one */
 };
 int task_born_look(struct ckpt_run *run, struct ckpt_error *err);
 void task_born_free(struct task_born *born);
@@ -253,6 +258,41 @@ bool task_born_creds(const struct task_state *st, const Ckpt__Task__Credentials 
 bool task_born_limit(const struct task_state *st, const Ckpt__Task__Limit *l);
 /* But for processors. */
 bool task_born_sched(const struct task_state *st, const Ckpt__Task__Scheduling *m);
+
+/* space.c: what the kernel keeps with an address space, beside memory */
+struct task_space_asked {
+	int registered, tried, ldt; /* operations */
+};
+void task_space_ask(struct ckpt_script *s, struct task_space_asked *asked);
+struct task_segments {
+	Ckpt__Task__Segment *entry, **list;
+};
+void task_segments_free(struct task_segments *s);
+int task_space_take(struct ckpt_run *run, const struct ckpt_task *t, const struct ckpt_script *s,
+		    const struct task_space_asked *asked, Ckpt__Task__Process *rec,
+		    struct task_segments *segments, struct ckpt_error *err);
+int task_space_plan(struct ckpt_run *run, const Ckpt__Task__Process *rec, struct ckpt_error *err);
+
+/* policy.c: the memory policy of a thread */
+struct task_policy {
+	Ckpt__Task__Policy msg;
+	uint32_t nodes[CKPT_MAX_NODES];
+};
+struct task_policy_told {
+	uint32_t mode;
+	struct ckpt_nodes nodes;
+};
+/* The operation that asks for it, and what came of it. */
+int task_policy_ask(struct ckpt_script *s);
+void task_policy_take(const struct ckpt_script *s, int op, struct task_policy_told *out);
+void task_policy_read(struct ckpt_run *run, const struct ckpt_thread *th,
+		      const struct task_policy_told *told, struct task_policy *p,
+		      Ckpt__Task__Thread *rec);
+/* Is ckpt's own another one than nearly everybody has? */
+bool task_policy_is_odd(void);
+int task_policy_plan(struct ckpt_run *run, const Ckpt__Task__Thread *rec, struct ckpt_error *err);
+void task_policy_script(const struct task_state *st, struct ckpt_script *s,
+			const Ckpt__Task__Thread *rec);
 
 /* due.c: what comes between task.peek and task.collect. CLOCK_MONOTONIC. */
 struct task_span {
@@ -342,6 +382,7 @@ int task_collect(struct ckpt_run *run, struct ckpt_error *err);
 int task_collect_process(struct ckpt_run *run, const struct ckpt_task *t, struct ckpt_error *err);
 int task_plan(struct ckpt_run *run, struct ckpt_error *err);
 int task_ids(struct ckpt_run *run, struct ckpt_error *err);
+int task_seal_space(struct ckpt_run *run, struct ckpt_error *err);
 int task_seal_priority(struct ckpt_run *run, struct ckpt_error *err);
 int task_seal_process(struct ckpt_run *run, struct ckpt_error *err);
 int task_seal_thread(struct ckpt_run *run, struct ckpt_error *err);

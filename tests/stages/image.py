@@ -41,6 +41,12 @@ FORGED = (
     ("sock-tcp", "sock.img:4:0=f201096669726577616c6c64", "not held by a table of ckpt's"),
     # an attachment that is not as long as the place that is kept for it
     ("ipc", "ipc.img:3:0=18808001", "mapping of segment"),
+    # a call gate; a command that registers with nothing
+    ("task-space", "task.img:3:2=9a010b0801110000080000ec0000", "segment 1"),
+    ("task-space", "task.img:3:1=900101", "registration 0x1 for membarrier(2)"),
+    # memory of nodes that no machine has, at a place where there is none
+    ("numa", "task.img:2:1=a20106080212028008", "memory policy: node 1024"),
+    ("numa", "mem.img:3:1=22080880201080401804", "memory policy of 1000: nothing is mapped"),
 )
 
 
