@@ -19,6 +19,12 @@
 #ifndef ARCH_GET_XCOMP_PERM
 #define ARCH_GET_XCOMP_PERM 0x1022
 #endif
+#ifndef ARCH_GET_XCOMP_GUEST_PERM
+#define ARCH_GET_XCOMP_GUEST_PERM 0x1024
+#endif
+
+/* Linux 6.4 */
+#define UNTAG_NOTHING "0xffffffffffffffff"
 
 #define N_SPECULATION TASK_N_SPECULATION
 
@@ -46,13 +52,18 @@ static const struct {
 	{ "PR_SET_IO_FLUSHER", SYS_prctl, PR_GET_IO_FLUSHER, 0, RESULT, 0, "prctl" },
 	{ "core scheduling cookie", SYS_prctl, PR_SCHED_CORE, PR_SCHED_CORE_GET, FIFTH, 0,
 	  "prctl" },
+	{ "PR_TIMER_CREATE_RESTORE_IDS", SYS_prctl, 77, 2 /* ..._GET */, RESULT, 0, "prctl" },
 	{ "CPUID faulting", SYS_arch_prctl, ARCH_GET_CPUID, 0, RESULT, 1, "prctl" },
 	{ "permission for AMX (ARCH_REQ_XCOMP_PERM)", SYS_arch_prctl, ARCH_GET_XCOMP_PERM, 0,
 	  SECOND, AS_OWN, "prctl" },
+	{ "permission for AMX of guests (ARCH_REQ_XCOMP_GUEST_PERM)", SYS_arch_prctl,
+	  ARCH_GET_XCOMP_GUEST_PERM, 0, SECOND, AS_OWN, "prctl" },
 	{ "thread keyring", SYS_keyctl, KEYCTL_GET_KEYRING_ID, KEY_SPEC_THREAD_KEYRING, RESULT,
 	  NEVER, "keyrings" },
 	{ "process keyring", SYS_keyctl, KEYCTL_GET_KEYRING_ID, KEY_SPEC_PROCESS_KEYRING, RESULT,
 	  NEVER, "keyrings" },
+	{ "default keyring (KEYCTL_SET_REQKEY_KEYRING)", SYS_keyctl, KEYCTL_SET_REQKEY_KEYRING,
+	  KEY_REQKEY_DEFL_NO_CHANGE, RESULT, KEY_REQKEY_DEFL_DEFAULT, "keyrings" },
 };
 
 /* What only the thread itself can tell. */
@@ -65,6 +76,7 @@ struct told {
 	int64_t rare[CKPT_ARRAY_SIZE(rare)]; /* negative: there is none */
 	int64_t domain;
 	struct task_policy_told memory;
+	int64_t ring;
 };
 
 /* Strict mode forbids the time stamp counter along with the system calls; it comes back with it. */
@@ -84,7 +96,7 @@ struct asking {
 	struct ckpt_thread *th;
 	struct told *told;
 	struct ckpt_script *script;
-	int stack, tid, slack, bits, pdeath, name, person, speculation, rare, domain, memory;
+	int stack, tid, slack, bits, pdeath, name, person, speculation, rare, domain, memory, ring;
 };
 
 static int begin(struct ckpt_run *run, struct asking *a, struct ckpt_error *err)
@@ -126,6 +138,7 @@ static int begin(struct ckpt_run *run, struct asking *a, struct ckpt_error *err)
 		a->rare = i ? a->rare : op;
 	}
 	a->memory = task_policy_ask(s);
+	a->ring = task_ring_ask(s);
 	return ckpt_script_begin(s, a->th, err);
 }
 
@@ -157,6 +170,7 @@ static void take_answers(const struct asking *a)
 			       sizeof(out->rare[i]));
 	}
 	task_policy_take(s, a->memory, &out->memory);
+	out->ring = ckpt_script_result(s, a->ring);
 }
 
 /* Some threads at the same time. */
@@ -351,7 +365,7 @@ static int from_proc(struct ckpt_run *run, struct ckpt_thread *th, Ckpt__Task__T
 {
 	const struct ckpt_task *t = th->task;
 	CKPT_AUTO_FREE char *status = NULL;
-	char path[64];
+	char path[64], mask[32];
 	void *head = NULL;
 	size_t len = 0;
 	int r;
@@ -368,6 +382,10 @@ static int from_proc(struct ckpt_run *run, struct ckpt_thread *th, Ckpt__Task__T
 		task_want(run, TASK_CREDS, t, "credentials");
 	if (p->creds.msg.no_new_privs && !task_want(run, TASK_NNP, t, "no_new_privs"))
 		p->creds.msg.no_new_privs = false;
+	if (ckpt_proc_field(status, "untag_mask", mask, sizeof(mask)) == 0 &&
+	    strcmp(mask, UNTAG_NOTHING))
+		task_refuse(run, t, "prctl", "tagged addresses (ARCH_ENABLE_TAGGED_ADDR)",
+			    "they are not saved", "run the program without them");
 	rec->personality = p->told->personality;
 	if (rec->personality & PER_MASK)
 		task_refuse(run, t, "personality", "execution domain",
@@ -400,6 +418,8 @@ static int one(struct ckpt_run *run, struct ckpt_thread *th, uint32_t index,
 		r = from_peek(run, th, &rec, &p, err);
 	if (r == 0)
 		from_task(run, th, &rec, &p);
+	if (r == 0)
+		r = task_ring_check(run, th, told->ring, err);
 	if (r == 0)
 		r = from_proc(run, th, &rec, &p, err);
 	if (r == 0)

@@ -168,6 +168,7 @@ static int one(struct ckpt_run *run, const struct ckpt_thread *th, bool leader, 
 	if (ckpt_ptrace(th, PTRACE_GET_RSEQ_CONFIGURATION, sizeof(p->rseq), &p->rseq) < 0)
 		memset(&p->rseq, 0, sizeof(p->rseq));
 	refuse_dispatch(run, th);
+	task_hardware_look(run, th);
 	p->restarted = task_restarted(th);
 	if (!task_restart_known(p->restarted)) {
 		snprintf(object, sizeof(object), "thread %d in restart_syscall(2)", th->tid);

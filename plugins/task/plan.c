@@ -10,7 +10,6 @@
 
 /* No user address is above this, with five-level page tables either. */
 #define USER_END     (1ULL << 56)
-#define USER_CS	     0x33
 #define USER_SS	     0x2b
 #define MIN_ALTSTACK 2048
 #define RSEQ_ALIGN   32
@@ -113,7 +112,7 @@ static int check_registers(const Ckpt__Task__Thread *rec, struct ckpt_error *err
 
 	if (!m)
 		return TASK_BAD(err, "no registers");
-	if (m->cs != USER_CS || m->ss != USER_SS)
+	if (m->cs != TASK_CS || m->ss != USER_SS)
 		return TASK_BAD(err, "registers of no 64-bit program");
 	if (m->rip >= USER_END || m->fs_base >= USER_END || m->gs_base >= USER_END)
 		return TASK_BAD(err, "registers point out of user space");

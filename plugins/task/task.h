@@ -354,6 +354,15 @@ uint32_t task_restarted(const struct ckpt_thread *th);
 bool task_restart_known(uint32_t restarted);
 void task_restart(struct user_regs_struct *regs, uint32_t restarted, bool signal);
 
+/* ring.c: the operation that asks for the first one, and what its result means */
+int task_ring_ask(struct ckpt_script *s);
+int task_ring_check(struct ckpt_run *run, struct ckpt_thread *th, int64_t first,
+		    struct ckpt_error *err);
+
+/* hardware.c: what a stopped thread has beside registers is refused */
+#define TASK_CS 0x33 /* of 64-bit code */
+void task_hardware_look(struct ckpt_run *run, const struct ckpt_thread *th);
+
 /* Between a message and struct user_regs_struct, either way: the fields have the same names. */
 #define TASK_COPY_REGS(to, from)                                                           \
 	do {                                                                               \

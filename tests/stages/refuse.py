@@ -17,13 +17,14 @@ from lib.victim import Victim, removed
 COMBINED = ("inotify-queue", "netlink", "huge-shared", "pty-outside", "pidfd-outside", "userfaultfd",
             "net-details", "pipe-outside")
 
-# what only the task itself can tell, or a trial that sends something: a dry run does not see it
-INSIDE = ("semaphore-undo", "tcp-filtered", "keyring", "no-execute-gain")
+# what only the task itself or ptrace(2) can tell, or a trial that sends something: a dry run does not see it
+INSIDE = ("semaphore-undo", "tcp-filtered", "keyring", "default-keyring", "no-execute-gain", "tls",
+          "breakpoint", "32-bit-code", "ring-registered", "ring-second")
 
 
-def modes(context):
+def modes(context, program):
     """{mode: pattern of its blocker}"""
-    out = subprocess.run([context.scenario("refuse"), "--list"], capture_output=True, text=True,
+    out = subprocess.run([context.scenario(program), "--list"], capture_output=True, text=True,
                          check=True).stdout
     return dict(line.split("\t") for line in out.splitlines())
 
@@ -35,10 +36,10 @@ def blockers(run):
                      ("plugin", "feature", "task", "object", "reason")) for item in found]
 
 
-def refused(context, test, names, patterns):
+def refused(context, test, names, patterns, program="refuse"):
     """Dry run and dump say the same; the victim, looked at from inside and outside, is as before."""
     hugepages.lend(test, 4 if "memfd-huge" in names else 0)
-    victim = Victim(test, context.scenario("refuse"), args=[",".join(names)])
+    victim = Victim(test, context.scenario(program), args=[",".join(names)])
     starter, victim.pid = victim.pid, int(victim.said("ready"))
     test.cleanup(proc.kill_tree, starter)
     ckpt, image = context.ckpt(), test.dir / "image"
@@ -458,9 +459,12 @@ def landlocked(context, test, kind):
 def tests(context):
     """One for each mode, and one with many."""
     try:
-        patterns = modes(context)
+        patterns, of_tasks = modes(context, "refuse"), modes(context, "refuse-task")
     except OSError:
         return
+    for name, pattern in of_tasks.items():
+        yield (f"refuse/{name}", lambda test, name=name, pattern=pattern:
+               refused(context, test, [name], [pattern], "refuse-task"))
     for name, pattern in patterns.items():
         yield (f"refuse/{name}",
                lambda test, name=name, pattern=pattern: refused(context, test, [name], [pattern]))
