@@ -68,6 +68,14 @@ CKPT_API int ckpt_stat_in(struct ckpt_run *run, uint32_t mnt, const char *path, 
 			  struct stat *st);
 
 /*
+ * dump: the path of a file that was deleted under another one, if that name was in the same
+ * directory: `shown` as the kernel shows it, with " (deleted)" at its end, and what the file is.
+ * The caller frees it. NULL: there is none. Since 0.1.
+ */
+CKPT_API char *ckpt_other_name(struct ckpt_run *run, uint32_t mnt, const char *shown,
+			       const struct stat *st);
+
+/*
  * Mounts that the plugin mnt saves. dump: all of them, known when the step ns.survey is done;
  * restore: those of a devpts with open terminals, and its other mounts as far as they are made,
  * known from the step mnt.terminals on. Others are not listed then.

@@ -79,6 +79,18 @@ static void mark_bad(struct mem_file *f, const char *feature, const char *reason
 static const char restart[] =
 	"restart the program (packages upgraded below a program are the usual cause)";
 
+/* By the name that it has got instead. */
+static bool other_name(struct mem_state *st, struct mem_file *f)
+{
+	char *path = ckpt_other_name(st->run, f->mnt, f->path, &f->st);
+
+	if (!path)
+		return false;
+	free(f->path);
+	f->path = path;
+	return true;
+}
+
 /* Can this file be found again by its path? */
 static void judge(struct mem_state *st, struct mem_file *f, bool placed)
 {
@@ -93,7 +105,7 @@ static void judge(struct mem_state *st, struct mem_file *f, bool placed)
 	    now.st_dev == f->st.st_dev && now.st_ino == f->st.st_ino)
 		return;
 	f->ghost = mem_ghost_kind(st->run, f);
-	if (f->ghost)
+	if (f->ghost || (placed && other_name(st, f)))
 		return;
 	if (!f->st.st_nlink)
 		mark_bad(f, "deleted-file",
@@ -101,8 +113,24 @@ static void judge(struct mem_state *st, struct mem_file *f, bool placed)
 			 restart);
 	else
 		mark_bad(f, "unreachable-file",
-			 "the mapped file is not the one that its path leads to",
+			 "the mapped file is not the one that its path leads to, and has no other "
+			 "name in that directory",
 			 "undo the renaming or mounting that hides it, or restart the program");
+}
+
+/* One that was found under another name before? */
+static bool found_before(const struct mem_state *st, const struct mem_file *f, size_t *index)
+{
+	for (size_t i = 0; i < st->n_files; i++) {
+		const struct mem_file *k = &st->files[i];
+
+		if (k->st.st_ino == f->st.st_ino && k->st.st_dev == f->st.st_dev &&
+		    k->mnt == f->mnt && !k->bad && !strcmp(k->path, f->path)) {
+			*index = i;
+			return true;
+		}
+	}
+	return false;
 }
 
 static int file_add(struct mem_state *st, const char *path, const struct stat *sb, int mnt,
@@ -135,6 +163,11 @@ static int file_add(struct mem_state *st, const char *path, const struct stat *s
 	if (!f->path || !f->seen)
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	judge(st, f, mnt >= 0);
+	if (!f->ghost && found_before(st, f, index)) {
+		free(f->path);
+		free(f->seen);
+		return 0;
+	}
 	*index = st->n_files++;
 	return 0;
 }

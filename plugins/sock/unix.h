@@ -24,6 +24,7 @@ struct sock_name {
 	uint32_t mnt; /* the mount namespace of the file */
 	struct stat st;
 	char dir[PATH_MAX];
+	char now[PATH_MAX]; /* where the file is, if not where it was bound; else empty */
 	Ckpt__Sock__UnixName rec;
 	Ckpt__Sock__Owner owner;
 };

@@ -62,9 +62,26 @@ static bool leads_to(struct ckpt_run *run, uint32_t mnt, const char *path, const
 	       st->st_ino == now.st_ino;
 }
 
-/* Where a relative name begins. false: its file is somewhere where that cannot be told. */
-static bool locate_relative(struct ckpt_run *run, int file, struct sock_name *n)
+/* Is that path where a relative name leads to from some directory? */
+static bool begin_of_relative(struct sock_name *n, const char *path)
 {
+	const size_t len = strlen(path);
+
+	if (len <= n->len || path[len - n->len - 1] != '/' ||
+	    memcmp(path + len - n->len, n->text, n->len) != 0)
+		return false;
+	snprintf(n->dir, sizeof(n->dir), "%.*s", (int)(len - n->len), path);
+	return true;
+}
+
+/*
+ * Where the file is, whatever it was called when it was bound: programs bind a socket under a name
+ * of their own, and then rename it in place of the one before; and in other namespaces no path with
+ * a symbolic link is followed. false: it is somewhere where that cannot be told.
+ */
+static bool locate_file(struct ckpt_run *run, int file, struct sock_name *n)
+{
+	CKPT_AUTO_FREE char *other = NULL;
 	char link[40], path[PATH_MAX];
 	ssize_t len;
 
@@ -73,14 +90,15 @@ static bool locate_relative(struct ckpt_run *run, int file, struct sock_name *n)
 	if (len < 0)
 		return false;
 	path[len] = '\0';
-	/* removed since: only the name is left */
-	if (!leads_to(run, n->mnt, path, &n->st))
-		return true;
-	if ((size_t)len <= n->len || path[(size_t)len - n->len - 1] != '/' ||
-	    memcmp(path + len - n->len, n->text, n->len) != 0)
-		return false;
-	path[(size_t)len - n->len] = '\0';
-	snprintf(n->dir, sizeof(n->dir), "%s", path);
+	if (!leads_to(run, n->mnt, path, &n->st)) {
+		other = ckpt_other_name(run, n->mnt, path, &n->st);
+		/* removed since: only the name is left */
+		if (!other || strlen(other) >= sizeof(path))
+			return !n->st.st_nlink;
+		snprintf(path, sizeof(path), "%s", other);
+	}
+	if (n->text[0] == '/' || !begin_of_relative(n, path))
+		snprintf(n->now, sizeof(n->now), "%s", path);
 	n->present = true;
 	return true;
 }
@@ -99,10 +117,8 @@ bool sock_name_locate(struct ckpt_run *run, int fd, struct sock_name *n)
 	if (mnt < 0)
 		return mnt == -ENOENT;
 	n->mnt = (uint32_t)mnt;
-	if (n->text[0] != '/')
-		return locate_relative(run, file, n);
-	n->present = leads_to(run, n->mnt, n->text, &n->st);
-	return true;
+	n->present = n->text[0] == '/' && leads_to(run, n->mnt, n->text, &n->st);
+	return n->present || locate_file(run, file, n);
 }
 
 int sock_name_survey(struct ckpt_run *run, const struct ckpt_fd_found *f)
@@ -111,10 +127,11 @@ int sock_name_survey(struct ckpt_run *run, const struct ckpt_fd_found *f)
 	int r = sock_name_read(f->fd, false, &n);
 
 	if (r < 0 || (r && !sock_name_locate(run, f->fd, &n)))
-		return sock_refuse(run, f, "relative-name",
-				   "the socket is bound to a relative path, and where that begins "
-				   "cannot be told",
-				   "bind it to an absolute path");
+		return sock_refuse(run, f, "file-name",
+				   "the file of the socket is not where it was bound, and where it "
+				   "is cannot be told",
+				   "undo the mounting that hides it, or let the program bind it "
+				   "again");
 	return 0;
 }
 
@@ -130,6 +147,8 @@ const Ckpt__Sock__UnixName *sock_name_record(struct sock_name *n)
 		n->rec.mnt = n->mnt;
 		n->rec.dir.data = (uint8_t *)n->dir;
 		n->rec.dir.len = strlen(n->dir);
+		n->rec.now.data = (uint8_t *)n->now;
+		n->rec.now.len = strlen(n->now);
 	}
 	return &n->rec;
 }
@@ -154,8 +173,11 @@ static bool full_path(const Ckpt__Sock__UnixName *n, char *buf, size_t size)
 {
 	char dir[PATH_MAX] = "", name[SOCK_NAME_SIZE + 1];
 
-	if (!n->name.len || n->name.len >= sizeof(name) || memchr(n->name.data, 0, n->name.len) ||
-	    (n->name.data[0] != '/' && !sock_image_path(&n->dir, dir, sizeof(dir))))
+	if (!n->name.len || n->name.len >= sizeof(name) || memchr(n->name.data, 0, n->name.len))
+		return false;
+	if (n->now.len)
+		return sock_image_path(&n->now, buf, size);
+	if (n->name.data[0] != '/' && !sock_image_path(&n->dir, dir, sizeof(dir)))
 		return false;
 	memcpy(name, n->name.data, n->name.len);
 	name[n->name.len] = '\0';
@@ -338,6 +360,85 @@ static int own_file(int fd, const Ckpt__Sock__Owner *owner)
 	return errno != ENOSYS || chmod(link, owner->mode) ? -errno : 0;
 }
 
+/* The directories of a path, made or removed. */
+static void directories(char *path, bool make)
+{
+	if (make) {
+		for (char *p = strchr(path + 1, '/'); p; p = strchr(p + 1, '/')) {
+			*p = '\0';
+			mkdir(path, 0700);
+			*p = '/';
+		}
+		return;
+	}
+	for (char *p = strrchr(path, '/'); p && p > path; p = strrchr(path, '/')) {
+		*p = '\0';
+		rmdir(path);
+	}
+}
+
+/* Where a file that was bound in a root directory of our own goes. */
+struct bind_to {
+	int dir; /* -1: it is deleted */
+	const char *base;
+};
+
+/* With an empty directory as root. */
+static int bind_below(int fd, const Ckpt__Sock__UnixName *n, const struct bind_to *to)
+{
+	char path[SOCK_NAME_SIZE + 1] = "";
+	int r;
+
+	memcpy(path, n->name.data, n->name.len);
+	directories(path, true);
+	r = bind_name(fd, n);
+	if (!r && to->dir >= 0 && renameat(AT_FDCWD, path, to->dir, to->base))
+		r = -errno;
+	if (r || to->dir < 0)
+		unlink(path);
+	directories(path, false);
+	return r;
+}
+
+/*
+ * To a name whose file is gone, another socket's, or elsewhere by now: in a root directory of our
+ * own, where the same path is free. `at` is the pattern of that directory's path.
+ */
+static int bind_elsewhere(int fd, const Ckpt__Sock__UnixName *n, char *at, const struct bind_to *to,
+			  struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	CKPT_AUTO_FD int cwd = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	int r;
+
+	if (root < 0 || cwd < 0 || !mkdtemp(at))
+		return ckpt_fail_sys(err, errno, "making the directory %s", at);
+	r = chroot(at) || chdir("/") ? -errno : bind_below(fd, n, to);
+	if (fchdir(root) || chroot(".") || fchdir(cwd))
+		r = r ? r : -errno;
+	rmdir(at);
+	return r ? ckpt_fail_sys(err, r, "bind(2) to %.*s", (int)n->name.len,
+				 (const char *)n->name.data)
+		 : 0;
+}
+
+/* Its directory is there, and the name in it is free. */
+static int bind_there(int fd, const Ckpt__Sock__UnixName *n, int dir, const char *path,
+		      struct ckpt_error *err)
+{
+	const char *base = strrchr(path, '/') + 1;
+	const struct bind_to to = { dir, base };
+	char at[FULL_SIZE + 32];
+	int r;
+
+	if (n->now.len) {
+		snprintf(at, sizeof(at), "%.*s.ckpt-sock-XXXXXX", (int)(base - path), path);
+		return bind_elsewhere(fd, n, at, &to, err);
+	}
+	r = bind_in(fd, n);
+	return r ? ckpt_fail_sys(err, r, "bind(2) to %s", path) : 0;
+}
+
 static int bind_path(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixName *n,
 		     struct ckpt_error *err)
 {
@@ -359,10 +460,10 @@ static int bind_path(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixName *n
 		r = ckpt_ids_take(&ids, n->file->uid, n->file->gid, err);
 	if (r < 0)
 		return r;
-	r = bind_in(fd, n);
+	r = bind_there(fd, n, dir, path, err);
 	ckpt_ids_give_back(&ids);
 	if (r)
-		return ckpt_fail_sys(err, r, "bind(2) to %s", path);
+		return r;
 	if (sock_note_made(sock_state(run), dir, base)) {
 		unlinkat(dir, base, 0);
 		return ckpt_fail(err, ENOMEM, "out of memory");
@@ -371,15 +472,15 @@ static int bind_path(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixName *n
 	return r ? ckpt_fail_sys(err, r, "owner and mode of %s", path) : 0;
 }
 
-struct bind_there {
+struct binding {
 	struct ckpt_run *run;
 	int fd;
 	const Ckpt__Sock__UnixName *n;
 };
 
-static int bind_there(void *arg, struct ckpt_error *err)
+static int bind_in_namespace(void *arg, struct ckpt_error *err)
 {
-	struct bind_there *b = arg;
+	struct binding *b = arg;
 
 	return bind_path(b->run, b->fd, b->n, err);
 }
@@ -388,7 +489,7 @@ static int bind_there(void *arg, struct ckpt_error *err)
 static int bind_in_place(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixName *n,
 			 struct ckpt_error *err)
 {
-	struct bind_there b = { run, fd, n };
+	struct binding b = { run, fd, n };
 	struct ckpt_ns_place place = { 0 };
 
 	if (!n->mnt)
@@ -399,65 +500,13 @@ static int bind_in_place(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixNam
 				       "a socket's path is in mount namespace %u, which there is "
 				       "not",
 				       n->mnt);
-	return ckpt_ns_run(run, &place, bind_there, &b, err);
-}
-
-/* The directories of a path, made or removed. */
-static void directories(char *path, bool make)
-{
-	if (make) {
-		for (char *p = strchr(path + 1, '/'); p; p = strchr(p + 1, '/')) {
-			*p = '\0';
-			mkdir(path, 0700);
-			*p = '/';
-		}
-		return;
-	}
-	for (char *p = strrchr(path, '/'); p && p > path; p = strrchr(path, '/')) {
-		*p = '\0';
-		rmdir(path);
-	}
-}
-
-/* With an empty directory as root. */
-static int bind_below(int fd, const Ckpt__Sock__UnixName *n)
-{
-	char path[SOCK_NAME_SIZE + 1] = "";
-	int r;
-
-	memcpy(path, n->name.data, n->name.len);
-	directories(path, true);
-	r = bind_name(fd, n);
-	if (!r)
-		unlink(path);
-	directories(path, false);
-	return r;
-}
-
-/*
- * To a name whose file is gone or another socket's: in a root directory of our own,
- * where the same path is free.
- */
-static int bind_elsewhere(int fd, const Ckpt__Sock__UnixName *n, struct ckpt_error *err)
-{
-	CKPT_AUTO_FD int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
-	CKPT_AUTO_FD int cwd = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
-	char dir[] = "/tmp/ckpt-sock-XXXXXX";
-	int r;
-
-	if (root < 0 || cwd < 0 || !mkdtemp(dir))
-		return ckpt_fail_sys(err, errno, "making a directory in /tmp");
-	r = chroot(dir) || chdir("/") ? -errno : bind_below(fd, n);
-	if (fchdir(root) || chroot(".") || fchdir(cwd))
-		r = r ? r : -errno;
-	rmdir(dir);
-	return r ? ckpt_fail_sys(err, r, "bind(2) to %.*s", (int)n->name.len,
-				 (const char *)n->name.data)
-		 : 0;
+	return ckpt_ns_run(run, &place, bind_in_namespace, &b, err);
 }
 
 int sock_bind(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixName *n, struct ckpt_error *err)
 {
+	const struct bind_to nowhere = { -1, NULL };
+	char at[] = "/tmp/ckpt-sock-XXXXXX";
 	int r;
 
 	if (!n)
@@ -466,7 +515,8 @@ int sock_bind(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixName *n, struc
 	if (!fits(n))
 		return ckpt_fail_image(err, "the name of a unix socket is not valid");
 	if (!n->abstract)
-		return n->file ? bind_in_place(run, fd, n, err) : bind_elsewhere(fd, n, err);
+		return n->file ? bind_in_place(run, fd, n, err)
+			       : bind_elsewhere(fd, n, at, &nowhere, err);
 	r = bind_name(fd, n);
 	return r ? ckpt_fail_sys(err, r, "bind(2) to @%.*s", (int)n->name.len,
 				 (const char *)n->name.data)
