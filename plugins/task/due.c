@@ -129,7 +129,7 @@ static enum fate fate_of_periodic(const Ckpt__Task__PosixTimer *t, const struct 
 				  const struct task_span *looked)
 {
 	/* of CPU time next to nothing has gone by */
-	if (t->clock == CLOCK_PROCESS_CPUTIME_ID || looked->to < asked->from + t->value_ns)
+	if (t->clock < 0 || looked->to < asked->from + t->value_ns)
 		return LATE;
 	return looked->from > asked->to + t->value_ns ? COMES : UNCLEAR;
 }

@@ -74,10 +74,65 @@ static int thread_index(const struct ckpt_task *t, pid_t tid, uint32_t *index)
 	return -ESRCH;
 }
 
-/* Clocks of a CPU's time belong to a task or thread by number; only the caller's own is stable. */
-static bool clock_known(int32_t clock)
+/* The thread's number in its own pid namespace. */
+static int own_tid(const struct ckpt_thread *th, int32_t *tid, struct ckpt_error *err)
 {
-	return clock >= 0 && clock != CLOCK_THREAD_CPUTIME_ID && clock < 16;
+	CKPT_AUTO_FREE char *text = NULL;
+	char path[64], value[512], *last;
+
+	task_path(path, sizeof(path), th, "status");
+	if (ckpt_proc_read(th->task, path, &text, err) < 0)
+		return -err->err;
+	if (ckpt_proc_field(text, "NSpid", value, sizeof(value)) < 0)
+		return ckpt_fail(err, EINVAL, "/proc/%d/%s: no NSpid", th->task->pid, path);
+	for (last = value + strlen(value); last > value && last[-1] != '\t' && last[-1] != ' ';)
+		last--;
+	*tid = atoi(last);
+	return 0;
+}
+
+/*
+ * The clock of a CPU's time is a negative number: whose (0: the caller's), of a thread or of a
+ * process, and what is counted. It is that from the moment when the timer is made, whatever it was
+ * called then.
+ */
+enum { CLOCK_KIND = 3, CLOCK_OF_THREAD = 4, CLOCK_OF_FILE = 3, CLOCKS_BY_NAME = 16 };
+
+static int32_t clock_owner(int32_t clock)
+{
+	return (int32_t)(~(uint32_t)clock >> 3);
+}
+
+static bool clock_valid(int32_t clock)
+{
+	return clock < 0 ? (clock & CLOCK_KIND) != CLOCK_OF_FILE && clock_owner(clock) >= 0
+			 : clock != CLOCK_THREAD_CPUTIME_ID && clock < CLOCKS_BY_NAME;
+}
+
+/*
+ * Only the process's own: with its number, it gets the same clock again. A thread that called its
+ * clock its own is not told, so it must be the only one.
+ */
+static int clock_known(const struct ckpt_task *t, int32_t clock, struct ckpt_error *err)
+{
+	const size_t n = clock & CLOCK_OF_THREAD ? t->n_threads : 1;
+	const int32_t owner = clock_owner(clock);
+
+	if (clock >= 0 || !clock_valid(clock))
+		return clock_valid(clock);
+	if (!owner)
+		return n == 1;
+	for (size_t k = 0; k < n; k++) {
+		int32_t tid;
+
+		if (t->threads[k]->dead && clock & CLOCK_OF_THREAD)
+			continue;
+		if (own_tid(t->threads[k], &tid, err) < 0)
+			return -err->err;
+		if (tid == owner)
+			return 1;
+	}
+	return 0;
 }
 
 static int read_values(struct ckpt_run *run, const struct ckpt_task *t,
@@ -124,7 +179,10 @@ int task_timers_read(struct ckpt_run *run, const struct ckpt_task *t, Ckpt__Task
 		char object[48];
 
 		snprintf(object, sizeof(object), "timer %d", one.number);
-		if (!clock_known(one.clock) || (tid && thread_index(t, tid, &one.thread) < 0)) {
+		r = clock_known(t, one.clock, err);
+		if (r < 0)
+			return r;
+		if (!r || (tid && thread_index(t, tid, &one.thread) < 0)) {
 			task_refuse(run, t, "timers", object,
 				    "its clock or thread is one that cannot be named again",
 				    "delete the timer");
@@ -154,7 +212,7 @@ int task_timers_plan(struct ckpt_run *run, const Ckpt__Task__Process *rec, struc
 	for (size_t i = 0; i < rec->n_timers; i++) {
 		const Ckpt__Task__PosixTimer *t = rec->timers[i];
 
-		if (t->number < 0 || !clock_known(t->clock) || t->signo > TASK_N_SIGNALS ||
+		if (t->number < 0 || !clock_valid(t->clock) || t->signo > TASK_N_SIGNALS ||
 		    t->value_ns < 0 || t->interval_ns < 0 ||
 		    (t->notify != SIGEV_NONE && t->notify != SIGEV_SIGNAL &&
 		     t->notify != SIGEV_THREAD_ID))
@@ -167,23 +225,6 @@ int task_timers_plan(struct ckpt_run *run, const Ckpt__Task__Process *rec, struc
 		ckpt_unmet(run, CKPT_EXIT_PRIVILEGE, "use Linux 6.15 or newer",
 			   "task %u: this kernel cannot make POSIX timers with given numbers",
 			   rec->id);
-	return 0;
-}
-
-/* The thread's number in its own pid namespace. */
-static int own_tid(const struct ckpt_thread *th, int32_t *tid, struct ckpt_error *err)
-{
-	CKPT_AUTO_FREE char *text = NULL;
-	char path[64], value[512], *last;
-
-	task_path(path, sizeof(path), th, "status");
-	if (ckpt_proc_read(th->task, path, &text, err) < 0)
-		return -err->err;
-	if (ckpt_proc_field(text, "NSpid", value, sizeof(value)) < 0)
-		return ckpt_fail(err, EINVAL, "/proc/%d/%s: no NSpid", th->task->pid, path);
-	for (last = value + strlen(value); last > value && last[-1] != '\t' && last[-1] != ' ';)
-		last--;
-	*tid = atoi(last);
 	return 0;
 }
 
