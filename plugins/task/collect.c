@@ -45,7 +45,6 @@ static const struct {
 	const char *feature;
 } rare[] = {
 	{ "PR_SET_TSC", SYS_prctl, PR_GET_TSC, 0, SECOND, PR_TSC_ENABLE, "prctl" },
-	{ "PR_MCE_KILL", SYS_prctl, PR_MCE_KILL_GET, 0, RESULT, PR_MCE_KILL_DEFAULT, "prctl" },
 	/* flags of later kernels: with those of today no agent comes in (core/process/agent.c) */
 	{ "PR_SET_MDWE", SYS_prctl, 66 /* PR_GET_MDWE */, 0, RESULT, 0, "prctl" },
 	{ "PR_SET_MEMORY_MERGE", SYS_prctl, 68 /* PR_GET_MEMORY_MERGE */, 0, RESULT, 0, "prctl" },
@@ -70,6 +69,7 @@ static const struct {
 struct told {
 	struct task_stack altstack;
 	uint64_t clear_tid, timer_slack;
+	int64_t mce_kill;
 	uint32_t securebits, pdeath, personality;
 	char comm[16];
 	uint32_t speculation[N_SPECULATION];
@@ -96,7 +96,7 @@ struct asking {
 	struct ckpt_thread *th;
 	struct told *told;
 	struct ckpt_script *script;
-	int stack, tid, slack, bits, pdeath, name, person, speculation, rare, domain, memory, ring;
+	int stack, tid, slack, mce_kill, bits, pdeath, name, person, speculation, rare, domain, memory, ring;
 };
 
 static int begin(struct ckpt_run *run, struct asking *a, struct ckpt_error *err)
@@ -108,6 +108,8 @@ static int begin(struct ckpt_run *run, struct asking *a, struct ckpt_error *err)
 	a->tid = ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_TID_ADDRESS),
 				 CKPT_OUT(sizeof(uint64_t)));
 	a->slack = ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_TIMERSLACK));
+	a->mce_kill = ckpt_script_add(s, SYS_prctl, CKPT_C(PR_MCE_KILL_GET), CKPT_C(0), CKPT_C(0),
+				      CKPT_C(0), CKPT_C(0));
 	a->bits = ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_SECUREBITS));
 	a->pdeath =
 		ckpt_script_add(s, SYS_prctl, CKPT_C(PR_GET_PDEATHSIG), CKPT_OUT(sizeof(uint32_t)));
@@ -154,6 +156,7 @@ static void take_answers(const struct asking *a)
 	out->domain = ckpt_script_result(s, a->domain);
 	memcpy(&out->pdeath, ckpt_script_out(s, a->pdeath, 1), sizeof(out->pdeath));
 	out->timer_slack = (uint64_t)ckpt_script_result(s, a->slack);
+	out->mce_kill = ckpt_script_result(s, a->mce_kill);
 	out->securebits = (uint32_t)ckpt_script_result(s, a->bits);
 	for (size_t i = 0; i < N_SPECULATION; i++) {
 		int64_t v = ckpt_script_result(s, a->speculation + (int)i);
@@ -351,6 +354,9 @@ static void from_task(struct ckpt_run *run, struct ckpt_thread *th, Ckpt__Task__
 	if (rec->timer_slack != DEFAULT_SLACK_NS &&
 	    !task_want(run, TASK_TIMERSLACK, t, "timer slack"))
 		rec->timer_slack = 0;
+	if (p->told->mce_kill != PR_MCE_KILL_DEFAULT &&
+	    task_want(run, TASK_MCE_KILL, t, "PR_MCE_KILL"))
+		rec->mce_kill = (uint32_t)p->told->mce_kill + 1;
 	for (size_t i = 0; i < N_SPECULATION; i++)
 		locked |= task_speculation(i, p->told->speculation[i]) != 0;
 	if (locked && task_want(run, TASK_SPECULATION, t, "speculation control")) {

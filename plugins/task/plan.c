@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/personality.h>
+#include <sys/prctl.h>
 
 #include "task.h"
 
@@ -195,7 +196,7 @@ static int check_thread(struct ckpt_run *run, struct task_state *st, const Ckpt_
 	if (r == 0)
 		r = check_signals(rec->pending, rec->n_pending, err);
 	if (r == 0 && (strlen(rec->comm) > 15 || (rec->personality & PER_MASK) ||
-		       rec->pdeath_signal > TASK_N_SIGNALS ||
+		       rec->pdeath_signal > TASK_N_SIGNALS || rec->mce_kill > PR_MCE_KILL_DEFAULT ||
 		       (rec->n_speculation != 0 && rec->n_speculation != 3)))
 		return TASK_BAD(err, "name, personality or prctl values");
 	if (r == 0 && rec->place)

@@ -261,6 +261,8 @@ static int thread(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt__Task
 		ckpt_script_add(s, SYS_set_tid_address, CKPT_C(rec->clear_tid));
 	if (rec->timer_slack)
 		set_prctl(s, PR_SET_TIMERSLACK, rec->timer_slack, 0);
+	if (rec->mce_kill)
+		set_prctl(s, PR_MCE_KILL, PR_MCE_KILL_SET, rec->mce_kill - 1);
 	if (task_saved(st, TASK_PERSONALITY))
 		ckpt_script_add(s, SYS_personality, CKPT_C(rec->personality));
 	speculation(s, rec);

@@ -35,6 +35,7 @@ const struct ckpt_feature task_features[TASK_N_FEATURES + 1] = {
 	[TASK_THREAD_FS] = { "thread-fs", "threads with working directory and umask of their own" },
 	[TASK_PERSONALITY] = { "personality", "personality(2)" },
 	[TASK_TIMERSLACK] = { "timer-slack", "PR_SET_TIMERSLACK" },
+	[TASK_MCE_KILL] = { "mce-kill", "PR_MCE_KILL: when to be told of broken memory" },
 	[TASK_THP] = { "thp", "PR_SET_THP_DISABLE" },
 	[TASK_SPECULATION] = { "speculation", "PR_SET_SPECULATION_CTRL" },
 	[TASK_COREDUMP] = { "coredump-filter", "coredump_filter" },

@@ -407,7 +407,7 @@ static void check_robust(void)
 
 struct attributes {
 	char comm[16];
-	int policy, nice, slack, ioprio, pdeath, persona;
+	int policy, nice, slack, mce_kill, ioprio, pdeath, persona;
 	cpu_set_t cpus;
 };
 
@@ -422,6 +422,7 @@ static void attributes(struct attributes *a)
 	errno = 0;
 	a->nice = getpriority(PRIO_PROCESS, 0);
 	a->slack = prctl(PR_GET_TIMERSLACK);
+	a->mce_kill = prctl(PR_MCE_KILL_GET, 0, 0, 0, 0);
 	a->ioprio = (int)syscall(SYS_ioprio_get, 1, 0);
 	prctl(PR_GET_PDEATHSIG, &a->pdeath);
 	a->persona = personality(0xffffffff);
@@ -437,6 +438,7 @@ static _Noreturn void *oddity(void *unused)
 	CPU_SET(0, &cpus);
 	MUST(prctl(PR_SET_NAME, "odd one"));
 	MUST(prctl(PR_SET_TIMERSLACK, 123456));
+	MUST(prctl(PR_MCE_KILL, PR_MCE_KILL_SET, PR_MCE_KILL_EARLY, 0, 0));
 	MUST(sched_setaffinity(0, sizeof(cpus), &cpus));
 	MUST(sched_setscheduler(0, SCHED_BATCH, &none));
 	MUST(setpriority(PRIO_PROCESS, 0, 7));
@@ -480,6 +482,7 @@ static void check_odd(void)
 	CHECK(odd_now.policy == odd_before.policy, "policy %d", odd_now.policy);
 	CHECK(odd_now.nice == odd_before.nice, "nice %d", odd_now.nice);
 	CHECK(odd_now.slack == odd_before.slack, "timer slack %d", odd_now.slack);
+	CHECK(odd_now.mce_kill == PR_MCE_KILL_EARLY, "PR_MCE_KILL %d", odd_now.mce_kill);
 	CHECK(odd_now.ioprio == odd_before.ioprio, "I/O priority %#x", odd_now.ioprio);
 	CHECK(odd_now.persona == odd_before.persona, "personality %#x", odd_now.persona);
 	CHECK(CPU_EQUAL(&odd_now.cpus, &odd_before.cpus), "CPU affinity");
