@@ -173,7 +173,7 @@ static int one(struct ckpt_run *run, const struct ckpt_thread *th, bool leader, 
 	if (!task_restart_known(p->restarted)) {
 		snprintf(object, sizeof(object), "thread %d in restart_syscall(2)", th->tid);
 		task_refuse(run, th->task, "restart", object,
-			    "the call it restarts cannot be told from its code",
+			    "the call it restarts cannot be told from its code or arguments",
 			    "dump again when it has gone on");
 	}
 	return signals(th, leader, text, p, err);
