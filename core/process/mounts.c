@@ -6,9 +6,12 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/vfs.h>
 
 #include "engine/run.h"
 #include "process/mounts.h"
@@ -214,6 +217,30 @@ int ckpt_mnt_of_fd(struct ckpt_run *run, int fd, struct ckpt_error *err)
 			return ns->own || ns->lost ? 0 : (int)ns->id;
 	}
 	return -ENOENT;
+}
+
+dev_t ckpt_mnt_device(struct ckpt_run *run, int fd, const struct stat *st)
+{
+	struct ckpt_error ignored = { 0 };
+	struct statfs fs;
+	uint32_t id;
+
+	if (fstatfs(fd, &fs) || fs.f_type != OVERLAYFS_SUPER_MAGIC)
+		return st->st_dev;
+	if (mount_id(fd, &id) < 0)
+		return 0;
+	for (size_t i = 0; i < ckpt_ns_count(run); i++) {
+		const struct ckpt_ns *ns = ckpt_ns_at(run, i);
+		const struct ckpt_mount *m;
+		const struct ckpt_mounts *all;
+
+		if (ns->type != CKPT_NS_MNT || ckpt_mounts(run, ns, &all, &ignored) < 0)
+			continue;
+		m = by_id(all, id);
+		if (m)
+			return makedev(m->major, m->minor);
+	}
+	return 0;
 }
 
 /* ---- what the plugin mnt saves ------------------------------------------------------- */

@@ -58,6 +58,13 @@ CKPT_API int ckpt_mnt_root(struct ckpt_run *run, const struct ckpt_ns *ns, struc
 CKPT_API int ckpt_mnt_of_fd(struct ckpt_run *run, int fd, struct ckpt_error *err);
 
 /*
+ * dump: the device number of the filesystem that a file is on, as its directories have it: on an
+ * overlay other files may have that of a layer. `st`: what fstat(2) says of it. 0: its mount is in
+ * no namespace of the run.
+ */
+CKPT_API dev_t ckpt_mnt_device(struct ckpt_run *run, int fd, const struct stat *st);
+
+/*
  * As open(2) and stat(2), in the mount namespace `mnt`, where every symbolic link
  * and `..` stays. ckpt_stat_in() returns -EINPROGRESS in the plan of a restore for a
  * namespace that is not made yet: nothing can be said.

@@ -102,7 +102,7 @@ static int deleted_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	if (r < 0 && r != -ENOENT)
 		return r;
 	if (!dir || r == -ENOENT || ckpt_dirs_look(run, (uint32_t)mnt, dir, &st) ||
-	    st.st_dev != f->st.st_dev)
+	    st.st_dev != ckpt_mnt_device(run, f->fd, &f->st))
 		return fd_refuse(run, f, "deleted",
 				 "its directory is on another filesystem, for ckpt",
 				 "run ckpt in the same mount namespace, or allow the loss");

@@ -54,12 +54,12 @@ static int other_name_survey(struct ckpt_run *run, const struct ckpt_fd_found *f
 		return fd_refuse(run, f, "open-flags", "it was opened with flags unknown to ckpt",
 				 "allow the loss");
 	if (!fd_directory_of(f->link, strlen(f->link), dir, sizeof(dir)) || stat(dir, &st) ||
-	    st.st_dev != f->st.st_dev)
+	    st.st_dev != ckpt_mnt_device(run, f->fd, &f->st))
 		return fd_refuse(run, f, "path",
 				 "its directory is gone, or on another filesystem, for ckpt",
 				 "run ckpt in the same mount namespace, or allow the loss");
 	r = fd_handle_get(f->fd, &h);
-	found = r ? r : fd_handle_open(&h, f->st.st_dev, f->st.st_ino);
+	found = r ? r : fd_handle_open(&h, st.st_dev, f->st.st_ino);
 	if (found < 0)
 		return fd_refuse(run, f, "path",
 				 "it was deleted, another name is left, and its filesystem has no "
@@ -80,7 +80,7 @@ static int other_name_collect(struct ckpt_run *run, const struct ckpt_fd_found *
 	rec.id = f->file;
 	rec.path.data = (uint8_t *)(uintptr_t)f->link;
 	rec.path.len = strlen(f->link) - strlen(FD_DELETED_MARK);
-	rec.dev = f->st.st_dev;
+	rec.dev = ckpt_mnt_device(run, f->fd, &f->st);
 	rec.ino = f->st.st_ino;
 	rec.handle_type = h.h.handle_type;
 	rec.handle.data = h.h.f_handle;

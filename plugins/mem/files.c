@@ -92,7 +92,7 @@ static bool other_name(struct mem_state *st, struct mem_file *f)
 }
 
 /* Can this file be found again by its path? */
-static void judge(struct mem_state *st, struct mem_file *f, bool placed)
+static void judge(struct mem_state *st, struct mem_file *f, int fd, bool placed)
 {
 	struct stat now;
 
@@ -104,7 +104,7 @@ static void judge(struct mem_state *st, struct mem_file *f, bool placed)
 	if (placed && f->path[0] == '/' && !ckpt_stat_in(st->run, f->mnt, f->path, false, &now) &&
 	    now.st_dev == f->st.st_dev && now.st_ino == f->st.st_ino)
 		return;
-	f->ghost = mem_ghost_kind(st->run, f);
+	f->ghost = mem_ghost_kind(st->run, f, fd);
 	if (f->ghost || (placed && other_name(st, f)))
 		return;
 	if (!f->st.st_nlink)
@@ -133,7 +133,8 @@ static bool found_before(const struct mem_state *st, const struct mem_file *f, s
 	return false;
 }
 
-static int file_add(struct mem_state *st, const char *path, const struct stat *sb, int mnt,
+/* `fd` is a place: O_PATH. */
+static int file_add(struct mem_state *st, const char *path, int fd, const struct stat *sb, int mnt,
 		    size_t *index, struct ckpt_error *err)
 {
 	const uint32_t place = mnt < 0 ? 0 : (uint32_t)mnt;
@@ -162,7 +163,7 @@ static int file_add(struct mem_state *st, const char *path, const struct stat *s
 	};
 	if (!f->path || !f->seen)
 		return ckpt_fail(err, ENOMEM, "out of memory");
-	judge(st, f, mnt >= 0);
+	judge(st, f, fd, mnt >= 0);
 	if (!f->ghost && found_before(st, f, index)) {
 		free(f->path);
 		free(f->seen);
@@ -217,15 +218,6 @@ static int open_ghost(struct mem_state *st, struct mem_file *f, int dir, const c
 	return mem_shared_add(st, &s, &f->content, err);
 }
 
-/* As ckpt_mnt_of_fd(); devices are opened as a place only. */
-static int place_of(struct mem_state *st, int dir, const char *link, struct ckpt_error *err)
-{
-	CKPT_AUTO_FD int fd = openat(dir, link, O_PATH | O_CLOEXEC);
-
-	return fd < 0 ? ckpt_fail_sys(err, errno, "opening %s", link)
-		      : ckpt_mnt_of_fd(st->run, fd, err);
-}
-
 /*
  * A mount that is nowhere (any more): after a restore that of memory which was made before the
  * tree's mounts. The file may be found by its path all the same.
@@ -246,13 +238,15 @@ static int place_by_path(struct mem_state *st, const struct ckpt_task *t, const 
 static int look_at(struct mem_state *st, const struct ckpt_task *t, const char *link, size_t *index,
 		   struct ckpt_error *err)
 {
+	/* devices are opened as a place only */
+	CKPT_AUTO_FD int fd = openat(t->procfd, link, O_PATH | O_CLOEXEC);
 	char path[PATH_MAX + 1];
 	struct stat sb;
 	ssize_t len;
 	int r;
 
 	len = readlinkat(t->procfd, link, path, sizeof(path) - 1);
-	if (len < 0 || fstatat(t->procfd, link, &sb, 0) < 0) {
+	if (fd < 0 || len < 0 || fstat(fd, &sb) < 0) {
 		if (errno == EPERM || errno == EACCES)
 			return ckpt_fail_as(
 				err, CKPT_EXIT_PRIVILEGE, errno,
@@ -262,12 +256,12 @@ static int look_at(struct mem_state *st, const struct ckpt_task *t, const char *
 		return ckpt_fail_sys(err, errno, "/proc/%d/%s", t->pid, link);
 	}
 	path[len] = 0;
-	r = place_of(st, t->procfd, link, err);
+	r = ckpt_mnt_of_fd(st->run, fd, err);
 	if (r == -ENOENT)
 		r = place_by_path(st, t, path, &sb);
 	if (r < 0 && r != -ENOENT)
 		return r;
-	r = file_add(st, path, &sb, r, index, err);
+	r = file_add(st, path, fd, &sb, r, index, err);
 	return r < 0 ? r : open_ghost(st, &st->files[*index], t->procfd, link, err);
 }
 

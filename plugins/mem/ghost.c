@@ -50,7 +50,7 @@ static void directory_of(const char *path, char *dir, size_t size)
 	snprintf(dir, size, "%.*s", slash > path ? (int)(slash - path) : 1, path);
 }
 
-enum mem_ghost mem_ghost_kind(struct ckpt_run *run, struct mem_file *f)
+enum mem_ghost mem_ghost_kind(struct ckpt_run *run, struct mem_file *f, int fd)
 {
 	static const char deleted[] = " (deleted)";
 	const size_t len = strlen(f->path), tail = sizeof(deleted) - 1;
@@ -68,7 +68,7 @@ enum mem_ghost mem_ghost_kind(struct ckpt_run *run, struct mem_file *f)
 	f->path[len - tail] = 0;
 	directory_of(f->path, dir, sizeof(dir));
 	if (f->path[0] == '/' && !ckpt_dirs_look(run, f->mnt, dir, &st) &&
-	    st.st_dev == f->st.st_dev)
+	    st.st_dev == ckpt_mnt_device(run, fd, &f->st))
 		return MEM_DELETED;
 	f->path[len - tail] = ' ';
 	return MEM_NO_GHOST;

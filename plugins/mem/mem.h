@@ -294,7 +294,7 @@ void mem_policies_script(struct ckpt_script *s, const mem_vmas_rec *m);
 /* ---- files without a name (ghost.c) ---------------------------------------------------- */
 
 /* What a file is whose path leads nowhere; if it is a ghost, its path is made that of before. */
-enum mem_ghost mem_ghost_kind(struct ckpt_run *run, struct mem_file *f);
+enum mem_ghost mem_ghost_kind(struct ckpt_run *run, struct mem_file *f, int fd);
 /* Does the plugin fd save it? Known after the collecting. */
 bool mem_ghost_is_open(struct ckpt_run *run, const struct stat *st);
 int mem_ghost_plan(struct ckpt_run *run, const struct mem_image *im, const mem_file_rec *f,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Two containers, one with a user namespace that does not have the machine's root, and mounts of
- * less usual kinds in each: an overlay on directories of a tmpfs, with an open file; a host name's
+ * less usual kinds in each: an overlay on directories of one tmpfs or of two, with an open file and
+ * one that is deleted, open and mapped; a host name's
  * namespace that nobody is in, held by a bind; cgroup2; a proc with options; tmpfs with limits; a
  * ramfs; a device and a file that are bound, a directory that is bound and deleted.
  *
@@ -17,6 +18,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -28,7 +30,10 @@ enum { PLAIN, USER, CONTAINERS };
 #define LOWER 16 /* files, each for one check */
 
 static int question[CONTAINERS][2], reply[CONTAINERS][2], start[2];
-static int overlay_fd;
+static int overlay_fd, deleted_fd;
+static char *deleted_map;
+/* of the overlay's upper layer */
+static const char *top;
 static unsigned count;
 static char *mounts;
 
@@ -64,6 +69,7 @@ static char *read_mounts(void)
 static void check_overlay(void)
 {
 	char text[16] = "", path[64];
+	struct stat st;
 	int fd;
 
 	CHECK(victim_holds("/over/lower", "from below"), "the lower file is another");
@@ -71,8 +77,9 @@ static void check_overlay(void)
 	CHECK(access("/over/deleted", F_OK) && errno == ENOENT, "a deleted file is there again");
 	CHECK(!access("/base/lower/deleted", F_OK), "the lower one of it is gone");
 	snprintf(text, sizeof(text), "%08u", ++count);
+	snprintf(path, sizeof(path), "%s/upper/open", top);
 	CHECK(pwrite(overlay_fd, text, 8, 0) == 8 && victim_holds("/over/open", text) &&
-		      victim_holds("/base/upper/open", text),
+		      victim_holds(path, text),
 	      "what is written to the open file is elsewhere");
 	snprintf(path, sizeof(path), "/over/lower%u", count);
 	fd = open(path, O_WRONLY);
@@ -81,8 +88,13 @@ static void check_overlay(void)
 	close(fd);
 	snprintf(path, sizeof(path), "/over/new%u", count);
 	CHECK(!mkdir(path, 0700), "the overlay takes no directory: %s", strerror(errno));
-	snprintf(path, sizeof(path), "/base/upper/new%u", count);
+	snprintf(path, sizeof(path), "%s/upper/new%u", top, count);
 	CHECK(!access(path, F_OK), "what is made in the overlay is not in its upper directory");
+	CHECK(pwrite(deleted_fd, text, 8, 4096) == 8 && !memcmp(deleted_map + 4096, text, 8) &&
+		      !strcmp(deleted_map, "without a name"),
+	      "the deleted file is another");
+	CHECK(!fstat(deleted_fd, &st) && !st.st_nlink && access("/over/nameless", F_OK),
+	      "the deleted file has %lu names", (unsigned long)st.st_nlink);
 }
 
 static int visit_held(void)
@@ -179,28 +191,42 @@ static void hold_namespace(void)
 
 static void mount_overlay(int which)
 {
+	char path[64], options[160];
+
 	MUST(mkdir("/base", 0755));
 	MUST(mkdir("/over", 0755));
 	MUST(mount("base", "/base", "tmpfs", 0, "size=2m"));
 	MUST(mkdir("/base/lower", 0755));
-	MUST(mkdir("/base/upper", 0755));
-	MUST(mkdir("/base/work", 0755));
+	top = which == USER ? "/base" : "/top";
+	if (which != USER) {
+		MUST(mkdir(top, 0755));
+		MUST(mount("top", top, "tmpfs", 0, "size=2m"));
+	}
+	snprintf(path, sizeof(path), "%s/upper", top);
+	MUST(mkdir(path, 0755));
+	snprintf(path, sizeof(path), "%s/work", top);
+	MUST(mkdir(path, 0755));
 	victim_write("/base/lower/lower", "from below");
 	victim_write("/base/lower/deleted", "");
 	for (int i = 1; i <= LOWER; i++) {
-		char path[64];
-
 		snprintf(path, sizeof(path), "/base/lower/lower%d", i);
 		victim_write(path, "");
 	}
-	if (mount("over", "/over", "overlay", 0,
-		  which == USER
-			  ? "lowerdir=/base/lower,upperdir=/base/upper,workdir=/base/work,userxattr"
-			  : "lowerdir=/base/lower,upperdir=/base/upper,workdir=/base/work"))
+	snprintf(options, sizeof(options),
+		 "lowerdir=/base/lower,upperdir=%s/upper,workdir=%s/work%s", top, top,
+		 which == USER ? ",userxattr" : ",xino=off");
+	if (mount("over", "/over", "overlay", 0, options))
 		victim_skip("no overlay on a tmpfs: %s", strerror(errno));
 	MUST(unlink("/over/deleted"));
 	victim_write("/over/upper", "on top");
 	overlay_fd = MUST(open("/over/open", O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+	deleted_fd = MUST(open("/over/nameless", O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+	MUST(ftruncate(deleted_fd, 8192));
+	MUST(pwrite(deleted_fd, "without a name", 15, 0));
+	deleted_map = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, deleted_fd, 0);
+	if (deleted_map == MAP_FAILED)
+		victim_die("mmap: %s", strerror(errno));
+	MUST(unlink("/over/nameless"));
 }
 
 static void enter_root(void)

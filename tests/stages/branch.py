@@ -164,6 +164,22 @@ def lineage(context, test):
     expect(f"  from {told(killed_by)['uuid']}, made " in text, f"show: {text[:500]}")
 
 
+def generations(context, test, name):
+    """A copy that is saved by a ckpt in its namespaces and brought back beside its layer, twice."""
+    victim, image = saved(context, test, name)
+    copy = branched(context, test, victim, image, 1)[0]
+    copy.check("branched", 2)
+    for generation in (1, 2):
+        image, pids = test.dir / f"generation{generation}", proc.tree(copy.root)
+        # the copy ends with its tree, but not before whoever is in its namespaces
+        command(test, "nsenter", "-a", "-t", copy.first, "--", "sh", "-ec",
+                '"$1" dump -t "$2" -D "$3"; "$1" restore -D "$3" -d', "sh", context.ckpt().binary, victim.pid,
+                image)
+        proc.wait_gone(pids)
+        copy.root = proc.tree(copy.first)[1]
+        copy.check(f"generation {generation}", 2 + generation)
+
+
 def refused(context, test):
     """Files that all copies would write to are listed, and nothing stays."""
     victim, image = saved(context, test, "fd-basic")
@@ -484,6 +500,8 @@ def tests(context):
     """Four copies of some scenarios, eight of one; what is refused."""
     for name in SCENARIOS:
         yield f"branch/{name}", lambda test, name=name: all_at_once(context, test, name, 4)
+    for name in ("fd-ghost", "mem-nameless"):
+        yield f"branch/{name}-generations", lambda test, name=name: generations(context, test, name)
     yield "branch/eight", lambda test: all_at_once(context, test, "fd-basic", 8)
     yield "branch/memory", lambda test: memory(context, test)
     yield "branch/files", lambda test: files(context, test)
