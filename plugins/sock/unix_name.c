@@ -155,11 +155,14 @@ const Ckpt__Sock__UnixName *sock_name_record(struct sock_name *n)
 
 /* ---- plan --------------------------------------------------------------------------- */
 
-/* What the kernel's list said when it was read. Is a living socket bound to this inode? */
-static bool in_use(const struct sock_state *st, const struct stat *s)
+/*
+ * What the kernel's list said when it was read. Is a living socket bound to this inode? Its
+ * filesystem is told by that of its directory: on an overlay the socket may have a layer's.
+ */
+static bool in_use(const struct sock_state *st, const struct stat *s, dev_t of_directory)
 {
 	/* the kernel's own encoding of a device number */
-	uint32_t dev = (uint32_t)major(s->st_dev) << 20 | (uint32_t)minor(s->st_dev);
+	uint32_t dev = (uint32_t)major(of_directory) << 20 | (uint32_t)minor(of_directory);
 
 	for (size_t i = 0; i < st->n_diag; i++)
 		if (st->diag[i].has_file && st->diag[i].file_ino == (uint32_t)s->st_ino &&
@@ -189,6 +192,7 @@ static int plan_path(struct ckpt_run *run, uint32_t mnt, const char *path, struc
 	struct sock_state *st = sock_state(run);
 	char dir[FULL_SIZE];
 	struct stat s;
+	dev_t dev;
 	int r;
 
 	/* one in use is not to be told from a dead one in another network namespace */
@@ -205,6 +209,7 @@ static int plan_path(struct ckpt_run *run, uint32_t mnt, const char *path, struc
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "make the directory again",
 				  "the socket %s cannot be bound: %s: %s", path, dir,
 				  ckpt_errno_name(r));
+	dev = s.st_dev;
 	if (ckpt_stat_in(run, mnt, path, true, &s))
 		return 0;
 	if (!S_ISSOCK(s.st_mode))
@@ -214,7 +219,7 @@ static int plan_path(struct ckpt_run *run, uint32_t mnt, const char *path, struc
 	if (ckpt_plan_only(run))
 		return 0;
 	r = sock_unix_diag(run, err);
-	if (!r && in_use(st, &s))
+	if (!r && in_use(st, &s, dev))
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "stop the program that listens there",
 				  "the socket %s is in use", path);
 	return r;
@@ -320,7 +325,7 @@ static int bind_in(int fd, const Ckpt__Sock__UnixName *n)
 static int take_name(struct ckpt_run *run, int dir, const char *base, const char *path,
 		     struct ckpt_error *err)
 {
-	struct stat st;
+	struct stat st, above;
 
 	if (fstatat(dir, base, &st, AT_SYMLINK_NOFOLLOW))
 		return errno == ENOENT ? 0 : ckpt_fail_sys(err, errno, "%s", path);
@@ -329,7 +334,9 @@ static int take_name(struct ckpt_run *run, int dir, const char *base, const char
 				 "the socket %s cannot be bound: something else "
 				 "is there",
 				 path);
-	if (in_use(sock_state(run), &st)) {
+	if (fstat(dir, &above))
+		return ckpt_fail_sys(err, errno, "the directory of %s", path);
+	if (in_use(sock_state(run), &st, above.st_dev)) {
 		ckpt_fail(err, EADDRINUSE, "the socket %s is in use", path);
 		return ckpt_hint(err, "stop the program that listens there");
 	}

@@ -135,6 +135,33 @@ def fuse_part(context, test):
                                            "EACCES")], f"{listed}")
 
 
+# layers of two filesystems: what is no directory has another device number than its directory
+LAYERS = """
+for name in ("low", "top"):
+    mount(here / name, "tmpfs")
+for name in ("upper", "work"):
+    (here / "top" / name).mkdir()
+mount(here / "over", "overlay",
+      f"lowerdir={here}/low,upperdir={here}/top/upper,workdir={here}/top/work,xino=off")
+"""
+BOUND = """exec python3 -B -c '
+import socket, sys, time
+name = socket.socket(socket.AF_UNIX)
+name.bind(sys.argv[1] + "/over/name")
+name.listen()
+open("/proc/self/comm", "w").write("sleep")
+time.sleep(99999)' $1"""
+
+
+def bound(context, test):
+    """A socket on an overlay that is alive keeps its name."""
+    pid, ckpt = build(context, test, LAYERS, BOUND, ())
+    ckpt.dump(test, pid, test.dir / "image", "--leave-running")
+    within = context.ckpt(prefix=(*ckpt.prefix, "unshare", "-pf", "--mount-proc"))
+    told = within.run(test, "restore", "-D", test.dir / "image", "-d", code=codes.FAILED).err
+    expect(f"{test.dir}/over/name is in use" in told, told)
+
+
 BIND = "mkdir -p $1/from/in $1/at/in; mount --bind $1/from/in $1/at/in; exec sleep 99999"
 JAIL = """mkdir -p $1/jail/in; exec python3 -B -c '
 import os, sys, time
@@ -286,4 +313,5 @@ def tests(context):
         yield f"mounts/overlay/{name}", lambda test, item=item: overlay(context, test, *item)
     for name, make in NUMBER_MAKERS.items():
         yield f"mounts/numbers/{name}", lambda test, make=make: numbers(context, test, make)
+    yield "mounts/socket-on-overlay", lambda test: bound(context, test)
     yield "mounts/noswap", lambda test: options(context, test)
