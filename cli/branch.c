@@ -77,6 +77,8 @@ static int branch(struct cli *c, struct ckpt_branch_args *a, struct pidfiles *f)
 	code = cli_report(c, &r, &err);
 	if (!ret && !c->json)
 		cli_summary("branched", &r);
+	if (c->stats && !c->json)
+		cli_stats(&r);
 	ckpt_result_free(&r);
 	return code;
 }

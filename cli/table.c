@@ -77,6 +77,7 @@ static const struct cli_option branch_options[] = {
 	  "a file, below a layer, in which each copy finds its number" },
 	{ "host-suffix", 0, "TEXT", OPT_SETTING,
 	  "put TEXT and the copy's number behind the host name" },
+	STATS,
 	NO_OPTION,
 };
 

@@ -68,7 +68,7 @@ int run_add_sections(struct ckpt_run *run, struct ckpt_error *err)
 	return 0;
 }
 
-static uint64_t cpu_us(void)
+uint64_t clock_cpu_us(void)
 {
 	struct timespec ts;
 
@@ -79,7 +79,7 @@ static uint64_t cpu_us(void)
 static struct ckpt_cost cost_now(const struct ckpt_run *run)
 {
 	return (struct ckpt_cost){ .us = clock_us(),
-				   .cpu_us = cpu_us(),
+				   .cpu_us = clock_cpu_us(),
 				   .records = run->records,
 				   .scripts = run->scripts,
 				   .calls = run->calls };

@@ -100,6 +100,8 @@ int live_release(struct ckpt_run *run, enum ckpt_after after, struct ckpt_error 
 void live_back_out(struct ckpt_run *run, struct ckpt_error *err);
 
 uint64_t clock_us(void);
+/* Of all threads of ckpt. */
+uint64_t clock_cpu_us(void);
 
 /* Text of a system call in strace notation is logged at this level (-vv). */
 #define CKPT_LOG_SCRIPT CKPT_LOG_DEBUG

@@ -128,6 +128,22 @@ static void tell_blocker(const struct copy *c, const struct ckpt_finding *f)
 	send(c->job.channel, &b, sizeof(b), MSG_NOSIGNAL);
 }
 
+/* What one of its steps took. */
+struct told_cost {
+	char word;
+	char name[64];
+	struct ckpt_cost cost;
+};
+
+static void tell_cost(const struct copy *c, const struct ckpt_cost *cost)
+{
+	struct told_cost t = { 's', "", *cost };
+
+	snprintf(t.name, sizeof(t.name), "%s", cost->name);
+	t.cost.name = NULL;
+	send(c->job.channel, &t, sizeof(t), MSG_NOSIGNAL);
+}
+
 static int restore_copy(struct copy_job *job)
 {
 	struct copy *c = job->arg;
@@ -140,6 +156,8 @@ static int restore_copy(struct copy_job *job)
 	r = ckpt_restore(c->branch->ctx, &a, &res, job->err);
 	for (size_t i = 0; r < 0 && i < res.n_blockers; i++)
 		tell_blocker(c, &res.blockers[i]);
+	for (size_t i = 0; r == 0 && i < res.n_steps; i++)
+		tell_cost(c, &res.steps[i]);
 	if (r == 0)
 		send(job->channel, &done, 1, MSG_NOSIGNAL);
 	ckpt_result_free(&res);
@@ -319,17 +337,69 @@ static int take_blocker(struct branch *b, struct told_blocker *t, struct ckpt_er
 	return finding_add(&b->res->blockers, &b->res->n_blockers, &f, err);
 }
 
+static struct ckpt_cost *cost_named(struct ckpt_result *res, const char *name)
+{
+	for (size_t i = 0; i < res->n_steps; i++)
+		if (!strcmp(res->steps[i].name, name))
+			return &res->steps[i];
+	return NULL;
+}
+
+/* Of all copies: by the clock they run side by side, the rest adds up. */
+static int take_cost(struct branch *b, struct told_cost *t, struct ckpt_error *err)
+{
+	struct ckpt_cost *sum;
+
+	t->name[sizeof(t->name) - 1] = 0;
+	sum = cost_named(b->res, t->name);
+	if (!sum) {
+		t->cost.name = strdup(t->name);
+		if (!t->cost.name || !VEC_ROOM(b->res->steps, b->res->n_steps)) {
+			free(t->cost.name);
+			return fail_nomem(err);
+		}
+		b->res->steps[b->res->n_steps++] = t->cost;
+		return 0;
+	}
+	if (t->cost.us > sum->us)
+		sum->us = t->cost.us;
+	sum->cpu_us += t->cost.cpu_us;
+	sum->records += t->cost.records;
+	sum->scripts += t->cost.scripts;
+	sum->calls += t->cost.calls;
+	return 0;
+}
+
+union heard {
+	struct told_blocker blocker;
+	struct told_cost cost;
+};
+
+/* What is more than a word; 0: it is none of that. */
+static int take_more(struct branch *b, union heard *h, size_t n, struct ckpt_error *err)
+{
+	int r = 0;
+
+	if (n == sizeof(h->blocker) && h->blocker.word == 'b')
+		r = take_blocker(b, &h->blocker, err);
+	else if (n == sizeof(h->cost) && h->cost.word == 's')
+		r = take_cost(b, &h->cost, err);
+	else
+		return 0;
+	return r < 0 ? r : 1;
+}
+
 /* One word of a copy, with descriptors or without. What stops it comes before its end. */
 static int hear(struct branch *b, struct copy *c, char want, struct told *told,
 		struct ckpt_error *err)
 {
 	union told_control control;
-	struct told_blocker heard;
+	union heard heard;
 	struct iovec io = { &heard, sizeof(heard) };
 	struct msghdr m;
 	struct cmsghdr *h;
 	ssize_t n;
-	int r = 0;
+	int r;
 
 	do {
 		if (b->ctx->cancelled)
@@ -339,12 +409,11 @@ static int hear(struct branch *b, struct copy *c, char want, struct told *told,
 				     .msg_control = control.buf,
 				     .msg_controllen = sizeof(control.buf) };
 		n = recvmsg(c->channel, &m, MSG_CMSG_CLOEXEC);
-		if (n == sizeof(heard) && heard.word == 'b')
-			r = take_blocker(b, &heard, err);
-	} while (!r && (n < 0 ? errno == EINTR : n == sizeof(heard)));
+		r = n > 1 ? take_more(b, &heard, (size_t)n, err) : n < 0 && errno == EINTR;
+	} while (r > 0);
 	if (r < 0)
 		return r;
-	if (n != 1 || heard.word != want)
+	if (n != 1 || heard.blocker.word != want)
 		return copy_failed(c, err);
 	h = CMSG_FIRSTHDR(&m);
 	if (told && h && h->cmsg_type == SCM_RIGHTS && h->cmsg_len == CMSG_LEN(sizeof(*told)))
@@ -504,13 +573,25 @@ static void branch_fini(struct branch *b)
 	free(b->copies);
 }
 
+/* What all copies have in common, as the first line of what the run took. */
+static int open_ancestor(struct branch *b, struct ckpt_error *err)
+{
+	struct told_cost t = { .name = "ancestor", .cost = { .us = clock_us() } };
+	const uint64_t cpu = clock_cpu_us();
+	int r = ancestor_open(&b->ancestor, b->ctx, b->dir, b->args->copies, b->res, err);
+
+	t.cost.us = clock_us() - t.cost.us;
+	t.cost.cpu_us = clock_cpu_us() - cpu;
+	return r < 0 ? r : take_cost(b, &t, err);
+}
+
 static int branch(struct branch *b, struct ckpt_error *err)
 {
 	struct copy_place place;
 	int r = look_at_settings(b, &place, err);
 
 	if (!r)
-		r = ancestor_open(&b->ancestor, b->ctx, b->dir, b->args->copies, b->res, err);
+		r = open_ancestor(b, err);
 	place.ancestor = &b->ancestor.run;
 	place.memory = b->ancestor.memory;
 	if (!r && b->upper[0])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The command line as a contract: exit codes, JSON with a schema, suggestions, configuration, profiles."""
 import os
+import re
 import subprocess
 import sys
 
@@ -157,6 +158,12 @@ def stats(context, test):
     table = context.ckpt().run(test, "restore", "-D", image, "-d", "--stats").out
     expect("pid.make" in table and "all steps" in table, "a restore prints no table")
     victim.check("restored")
+    prefix, args = test.dir / "pid", ("branch", "-D", image, "--copies", 2, "--layer", victim.dir)
+    table = context.ckpt().run(test, *args, "--pidfiles", prefix, "--stats").out
+    for number in (1, 2):
+        test.cleanup(proc.kill_tree, int(proc.stat_fields(int(proc.read(f"{prefix}.{number}")))[1][1]))
+    for name in ("ancestor", "pid.make", "all steps"):
+        expect(len(re.findall(f"^{name} ", table, re.MULTILINE)) == 1, f"a branch prints no table: {table}")
 
 
 def unprivileged(context, test):
