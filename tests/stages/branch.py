@@ -165,19 +165,33 @@ def lineage(context, test):
 
 
 def generations(context, test, name):
-    """A copy that is saved by a ckpt in its namespaces and brought back beside its layer, twice."""
+    """A copy that is saved by a ckpt in its namespaces and brought back beside its layer, twice; then two
+    copies of that, with a layer on the layer."""
     victim, image = saved(context, test, name)
     copy = branched(context, test, victim, image, 1)[0]
     copy.check("branched", 2)
-    for generation in (1, 2):
-        image, pids = test.dir / f"generation{generation}", proc.tree(copy.root)
+
+    def again(image, *words):
+        """Saved, and brought back by that."""
+        pids = proc.tree(copy.root)
         # the copy ends with its tree, but not before whoever is in its namespaces
         command(test, "nsenter", "-a", "-t", copy.first, "--", "sh", "-ec",
-                '"$1" dump -t "$2" -D "$3"; "$1" restore -D "$3" -d', "sh", context.ckpt().binary, victim.pid,
-                image)
+                '"$1" dump -t "$2" -D "$3"; ckpt=$1; shift 3; "$ckpt" "$@"', "sh", context.ckpt().binary,
+                victim.pid, image, *words)
         proc.wait_gone(pids)
+
+    for generation in (1, 2):
+        image = test.dir / f"generation{generation}"
+        again(image, "restore", "-D", image, "-d")
         copy.root = proc.tree(copy.first)[1]
         copy.check(f"generation {generation}", 2 + generation)
+    image = test.dir / "last"
+    again(image, "branch", "-D", image, "--copies", 2, "--layer", victim.dir)
+    of_copy = [Copy(victim, proc.tree(pid)[1], number) for number, (pid, parent) in enumerate(
+        sorted(proc.parents().items()), 1) if parent == copy.first]
+    expect(len(of_copy) == 2, f"a copy has {len(of_copy)} copies")
+    for one in of_copy:
+        one.check("a copy of the copy", 5)
 
 
 def refused(context, test):
@@ -500,7 +514,7 @@ def tests(context):
     """Four copies of some scenarios, eight of one; what is refused."""
     for name in SCENARIOS:
         yield f"branch/{name}", lambda test, name=name: all_at_once(context, test, name, 4)
-    for name in ("fd-ghost", "mem-nameless"):
+    for name in ("fd-ghost", "mem-nameless", "fd-basic", "sock-stream"):
         yield f"branch/{name}-generations", lambda test, name=name: generations(context, test, name)
     yield "branch/eight", lambda test: all_at_once(context, test, "fd-basic", 8)
     yield "branch/memory", lambda test: memory(context, test)
