@@ -379,20 +379,26 @@ class Code(Chromium):
 
     def terminal(self, command):
         """A new one, in which a command runs."""
-        there = self.shows(".terminal-wrapper")
+        self.evaluate(":8080", "document.querySelectorAll('.terminal-wrapper').forEach(e => e.known = 1); 1")
         self.press("ctrl+shift+grave")
-        self.until("no new terminal", lambda: self.shows(".terminal-wrapper") > there and
-                   self.focus("xterm"))
+        # another one may have the keyboard for a moment
+        self.until("no new terminal", lambda: self.focus("xterm") and self.evaluate(
+            ":8080", "(e => e && !e.known)(document.activeElement.closest('.terminal-wrapper'))"))
         self.write(command + "\n")
 
     def answers(self):
         return self.evaluate(":8080", "document.title")
 
+    def loops(self, when):
+        """What the first terminal does goes on."""
+        before = self.home("loop")
+        self.until(f"{when}: the loop stands", lambda: self.home("loop") not in ("", before))
+
     def check(self, when):
         """The terminal's loop goes on, what is typed comes to the file, a new terminal opens."""
         self.checks += 1
-        before, text = self.home("loop"), f"check {self.checks} of {self.number}"
-        self.until(f"{when}: the loop stands", lambda: self.home("loop") not in ("", before))
+        text = f"check {self.checks} of {self.number}"
+        self.loops(when)
         self.press("ctrl+1")
         self.until(f"{when}: the editor has no focus", lambda: self.shows(".monaco-editor.focused"))
         self.press("ctrl+End")
@@ -404,6 +410,7 @@ class Code(Chromium):
         self.until(f"{when}: no new terminal", lambda: self.home("terminal") == text + "\n")
         # the one that ends gives the keyboard to another, which a next check would lose then
         self.until(f"{when}: the terminal does not end", lambda: self.shows(".terminal-wrapper") == there)
+        self.loops(f"{when}, at last")
         expect(not self.shows(".monaco-dialog-box"), f"{when}: a connection was lost")
 
     def tell(self):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Real programs: each saved, killed, restored and checked five times in a row, and each left running."""
+import os
 import re
 import shutil
 from concurrent import futures
@@ -11,6 +12,7 @@ from apps.redis_app import Redis
 from apps.services import Service
 from apps.tmux_app import Tmux
 from lib import proc, roundtrip
+from lib.apart import apart
 from lib.context import command
 from lib.report import expect
 from lib.victim import Victim
@@ -25,8 +27,8 @@ MORE = {"node": (r"^\d+ maps ",)}
 
 # desktops that are not too large for every run
 ALWAYS = ("terminals", "chromium")
-# how many copies; four of the others
-COPIES = {"session": 2, "working": 2}
+# how many copies of each at last
+COPIES = 4
 
 # each in a container of its own
 SERVICES = ("redis", "postgres", "nginx", "node", "tmux")
@@ -80,12 +82,37 @@ def desktop(context, test, start, rounds, copies):
         victim.pid = context.ckpt().restore(test, image)
         victim.check(f"restored {number}")
         shutil.rmtree(image, ignore_errors=True)
-    branched(context, test, victim, ended(context, test, victim, "image"), copies)
+    image = ended(context, test, victim, "image")
+    branched(context, test, victim, image, copies)
+    return measured(test)
+
+
+def weigh(test, roots):
+    """For measured()."""
+    test.log(f"memory {sum(proc.pss(proc.tree(root)) for root in roots) / 1024:.0f} MiB, "
+             f"load average {os.getloadavg()[0]:.1f}")
+
+
+def measured(test):
+    """What the runs of a test took, least and most, for the table in docs/compatibility.md."""
+    text = test.log_path.read_text(errors="replace")
+    said = []
+    for what, pattern, unit, scale in (
+            ("stood still", r"the tree stood still for ([\d.]+) ms", "s", 1000),
+            ("restored in", r"^restored: .*; ([\d.]+) ms", "s", 1000),
+            ("branched in", r"^branched: .*; ([\d.]+) ms", "s", 1000),
+            ("memory", r"^memory (\d+) MiB", "MiB", 1),
+            ("load average", r", load average ([\d.]+)$", "", 1)):
+        found = [float(value) / scale for value in re.findall(pattern, text, re.MULTILINE)]
+        if found:
+            said.append(f"{what} {min(found):.3g} to {max(found):.3g} {unit}".strip())
+    return ", ".join(said)
 
 
 def ended(context, test, victim, name):
     """The image of a desktop that is no more."""
     image, pids = test.dir / name, proc.tree(victim.pid)
+    weigh(test, [victim.pid])
     context.ckpt().dump(test, victim.pid, image, *victim.dump_options)
     proc.wait_gone(pids)
     return image
@@ -102,6 +129,7 @@ def copies_of(context, test, victim, image, number):
 def branched(context, test, victim, image, number):
     """Its copies, and all that works checked in all at once; what one is told, no other knows."""
     copies = copies_of(context, test, victim, image, number)
+    weigh(test, [one.pid for one in copies])
     with futures.ThreadPoolExecutor(number) as pool:
         list(pool.map(lambda one: one.check(f"copy {one.number}"), copies))
     for one in copies:
@@ -130,6 +158,8 @@ def generations(context, test, start, number):
         command(test, *inside, "restore", "-D", image, "-d")
         victim.pid = proc.tree(first)[1]
         victim.check(f"generation {generation}")
+        weigh(test, [victim.pid])
+    return measured(test)
 
 
 def tests(context):
@@ -146,16 +176,17 @@ def tests(context):
     for name, start in DESKTOPS.items():
         if context.apps or name in ALWAYS:
             count = 10 if context.apps and not context.quick else 1
-            copies = COPIES.get(name, 4)
-            yield (f"apps/{name}/{count}-rounds-{copies}-copies",
-                   lambda test, start=start, count=count, copies=copies: desktop(
-                       context, test, start, count, copies))
+            yield (f"apps/{name}/{count}-rounds-{COPIES}-copies",
+                   lambda test, start=start, count=count: apart(
+                       test, lambda test: desktop(context, test, start, count, COPIES)))
     if context.apps:
         for name in ALWAYS:
             yield (f"apps/{name}/8-copies",
-                   lambda test, name=name: desktop(context, test, DESKTOPS[name], 0, 8))
-        yield ("apps/terminals/3-generations",
-               lambda test: generations(context, test, DESKTOPS["terminals"], 3))
+                   lambda test, name=name: apart(
+                       test, lambda test: desktop(context, test, DESKTOPS[name], 0, 8)))
+            yield (f"apps/{name}/3-generations",
+                   lambda test, name=name: apart(
+                       test, lambda test: generations(context, test, DESKTOPS[name], 3)))
     for name in SERVICES:
         yield (f"apps/{name}-in-a-container/{rounds}-rounds",
                lambda test, name=name: service(context, test, name, rounds))

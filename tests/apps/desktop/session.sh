@@ -74,6 +74,7 @@ code_server() {
 		{"telemetry.telemetryLevel": "off", "workbench.startupEditor": "none", "update.mode": "none",
 		"security.workspace.trust.enabled": false, "extensions.autoCheckUpdates": false,
 		"typescript.disableAutomaticTypeAcquisition": true, "editor.autoClosingBrackets": "never",
+		"terminal.integrated.environmentChangesRelaunch": false,
 		"workbench.secondarySideBar.defaultVisibility": "hidden"}
 	EOF
 	# its two processes give each other ten seconds, which a crowded machine does not
