@@ -19,6 +19,7 @@ struct survey {
 	struct mem_state *st;
 	struct mem_space *sp; /* the task looked at */
 	bool extensions;      /* is there any */
+	bool live;	      /* the tree is not stopped */
 	/* a feature that is off is named once a task: its answer, 0 = not asked */
 	int off[12];
 };
@@ -382,9 +383,9 @@ static int survey_exe(struct survey *s, struct ckpt_error *err)
 }
 
 /* In a tree that is not stopped, a task may end while it is looked at. */
-static bool vanished(const struct ckpt_run *run, int r)
+static bool vanished(const struct survey *s, int r)
 {
-	return ckpt_is_live(run) && (r == -ESRCH || r == -ENOENT);
+	return s->live && (r == -ESRCH || r == -ENOENT);
 }
 
 static void refuse_guard(struct survey *s, const struct mem_vma *v)
@@ -429,12 +430,27 @@ static void survey_forked(struct survey *s, struct mem_vma *v)
 	v->forked = false;
 }
 
+/* The kernel walks the task's page tables for that: all processors do it, for one task each. */
+static int read_maps(void *arg, size_t i, struct ckpt_error *err)
+{
+	const struct survey *s = arg;
+	struct mem_space *sp = &s->st->spaces[i];
+	int r = mem_maps_read(sp->task, "smaps", &sp->maps, err);
+	char name[64];
+
+	if (r < 0 && vanished(s, r)) {
+		sp->gone = true;
+		*err = (struct ckpt_error){ 0 };
+		return 0;
+	}
+	return r < 0 ? ckpt_wrap(err, "%s", mem_task_name(sp->task, name, sizeof(name))) : 0;
+}
+
 static int survey_task(struct survey *s, struct ckpt_error *err)
 {
-	int r;
+	int r = 0;
 
 	memset(s->off, 0, sizeof(s->off));
-	r = mem_maps_read(s->sp->task, "smaps", &s->sp->maps, err);
 	for (size_t i = 0; !r && i < s->sp->maps.n; i++)
 		r = classify(s, &s->sp->maps.vma[i], err);
 	for (size_t i = 0; !r && i < s->sp->maps.n; i++)
@@ -494,7 +510,7 @@ static void refuse_shared_mm(struct survey *s)
 
 int mem_survey(struct ckpt_run *run, struct ckpt_error *err)
 {
-	struct survey s = { .run = run };
+	struct survey s = { .run = run, .live = ckpt_is_live(run) };
 	size_t n = ckpt_task_count(run);
 	char name[64];
 	int r = mem_state_get(run, &s.st, err);
@@ -508,18 +524,19 @@ int mem_survey(struct ckpt_run *run, struct ckpt_error *err)
 	s.st->spaces = calloc(n ? n : 1, sizeof(*s.st->spaces));
 	if (!s.st->spaces)
 		return ckpt_fail(err, ENOMEM, "out of memory");
-	for (size_t i = 0; i < n; i++) {
-		struct ckpt_task *t = ckpt_task_at(run, i);
-
-		if (t->zombie)
-			continue;
-		s.sp = &s.st->spaces[s.st->n_spaces++];
-		s.sp->task = t;
-		r = survey_task(&s, err);
-		if (r < 0 && vanished(run, r))
+	for (size_t i = 0; i < n; i++)
+		if (!ckpt_task_at(run, i)->zombie)
+			s.st->spaces[s.st->n_spaces++].task = ckpt_task_at(run, i);
+	r = ckpt_parallel_by(s.st->n_spaces, 1, read_maps, &s, err);
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < s.st->n_spaces; i++) {
+		s.sp = &s.st->spaces[i];
+		r = s.sp->gone ? 0 : survey_task(&s, err);
+		if (r < 0 && vanished(&s, r))
 			s.sp->gone = true;
 		else if (r < 0)
-			return ckpt_wrap(err, "%s", mem_task_name(t, name, sizeof(name)));
+			return ckpt_wrap(err, "%s", mem_task_name(s.sp->task, name, sizeof(name)));
 	}
 	refuse_shared_mm(&s);
 	return 0;
