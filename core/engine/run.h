@@ -14,6 +14,16 @@
 struct loaded_plugin; /* engine/loader.h */
 struct graph_node;    /* engine/graph.h */
 
+/*
+ * Processes that had something in the way of the dump that passes by itself: they are stopped when
+ * all others have stood for a moment. What the others do, they see to then, and nothing new comes.
+ */
+struct stop_last {
+	pid_t pids[16];
+	size_t n;
+	struct timespec moment;
+};
+
 struct ckpt_run {
 	struct ckpt *ctx;
 	enum ckpt_run_kind kind;
@@ -25,7 +35,8 @@ struct ckpt_run {
 	struct image_reader *reader; /* restore and verify, else NULL */
 	struct proc_set *procs;
 	pid_t root_pid;
-	void **states; /* per loaded plugin, by its index */
+	const struct stop_last *last; /* dump; NULL: none */
+	void **states;		      /* per loaded plugin, by its index */
 	struct ckpt_result *result;
 	uint64_t records, scripts, calls; /* put and run so far */
 	uint64_t encoded;		  /* calls given to agents; counted by debug builds only */

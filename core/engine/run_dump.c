@@ -175,8 +175,8 @@ static int list_blockers(struct ckpt *c, const struct ckpt_dump_args *a, struct 
 	return -why.err;
 }
 
-static int once(struct ckpt *c, const struct ckpt_dump_args *a, struct ckpt_result *res,
-		struct ckpt_error *err)
+static int once(struct ckpt *c, const struct ckpt_dump_args *a, const struct stop_last *last,
+		struct ckpt_result *res, struct ckpt_error *err)
 {
 	struct ckpt_run run;
 	int r = run_init(&run, c, CKPT_DUMP, res, err);
@@ -184,6 +184,7 @@ static int once(struct ckpt *c, const struct ckpt_dump_args *a, struct ckpt_resu
 	run.arg = (void *)a;
 	run.root_pid = a->pid;
 	run.live = a->dry_run;
+	run.last = last;
 	if (!r)
 		r = dump(&run, err);
 	run_fini(&run);
@@ -201,23 +202,53 @@ static bool may_pass(const struct ckpt_result *res, const struct ckpt_error *err
 	return res->n_blockers && err->exit == CKPT_EXIT_REFUSED;
 }
 
-/* Try again, at growing distances: a tree that needs long must not mostly stand still. */
+static void note_last(struct stop_last *last, pid_t root, const struct ckpt_result *res)
+{
+	for (size_t i = 0; i < res->n_blockers; i++) {
+		const pid_t pid = res->blockers[i].pid;
+		size_t k = 0;
+
+		while (k < last->n && last->pids[k] != pid)
+			k++;
+		if (k == last->n && k < CKPT_ARRAY_SIZE(last->pids) && pid > 0 && pid != root)
+			last->pids[last->n++] = pid;
+	}
+}
+
+static void let_run(const struct ckpt *c, uint64_t us)
+{
+	const uint64_t slice = 100000;
+
+	for (uint64_t now; us && !c->cancelled; us -= now) {
+		now = us < slice ? us : slice;
+		nanosleep(&(struct timespec){ .tv_nsec = (long)now * 1000 }, NULL);
+	}
+}
+
+/*
+ * Try again, at growing distances, and not before it has run for as long as it stood: a tree that
+ * needs long must not mostly stand still.
+ */
 static int with_patience(struct ckpt *c, const struct ckpt_dump_args *a, struct ckpt_result *res,
 			 uint64_t start, struct ckpt_error *err)
 {
 	const uint64_t end = start + 1000ULL * (a->dry_run ? 0 : a->patience_ms);
-	struct timespec nap = { 0, 1000000 };
+	struct stop_last last = { .moment = { 0, 1000000 } };
+	struct timespec *nap = &last.moment;
 
 	for (;;) {
-		int r = once(c, a, res, err);
+		int r = once(c, a, &last, res, err);
+		const uint64_t moment = (uint64_t)nap->tv_nsec / 1000;
+		const uint64_t wait = res->frozen_us > moment ? res->frozen_us : moment;
 
 		if (r >= 0 || !may_pass(res, err) || clock_us() >= end || c->cancelled)
 			return r;
 		engine_log(c, CKPT_LOG_INFO, "dump: %s: %s; try again in %ld ms",
-			   res->blockers[0].object, res->blockers[0].reason, nap.tv_nsec / 1000000);
-		nanosleep(&nap, NULL);
-		if (nap.tv_nsec < 64000000)
-			nap.tv_nsec *= 2;
+			   res->blockers[0].object, res->blockers[0].reason, (long)(wait / 1000));
+		note_last(&last, a->pid, res);
+		let_run(c, wait);
+		if (nap->tv_nsec < 64000000)
+			nap->tv_nsec *= 2;
 		ckpt_result_free(res);
 		*res = (struct ckpt_result){ 0 };
 		*err = (struct ckpt_error){ 0 };

@@ -484,6 +484,18 @@ static bool is_known(const struct proc_set *ps, pid_t pid)
 	return false;
 }
 
+/* Is it to be stopped when all others have been? */
+static bool is_left(struct proc_set *ps, pid_t pid)
+{
+	for (size_t i = 0; ps->last && i < ps->last->n; i++) {
+		if (ps->last->pids[i] != pid)
+			continue;
+		ps->left = true;
+		return true;
+	}
+	return false;
+}
+
 /* The children of one thread, from /proc/PID/task/TID/children. VANISHED: one of them has. */
 static int take_children_of(struct proc_set *ps, struct execing *x, struct ckpt_thread *th,
 			    struct ckpt_error *err)
@@ -506,7 +518,7 @@ static int take_children_of(struct proc_set *ps, struct execing *x, struct ckpt_
 
 		if (end == p)
 			break;
-		if (is_known(ps, (pid_t)pid))
+		if (is_known(ps, (pid_t)pid) || is_left(ps, (pid_t)pid))
 			continue;
 		r = take_process(ps, x, (pid_t)pid, th->task, err);
 		if (r < 0)
@@ -536,12 +548,12 @@ static int take_pass(struct proc_set *ps, struct execing *x, struct ckpt_error *
 }
 
 /*
- * The whole tree. Passes go on until one adds nothing and misses nobody: a child that died before
- * it was stopped may have left children to a reaper whose own were read already.
+ * All below the root, of which `r` came. Passes go on until one adds nothing and misses nobody: a
+ * child that died before it was stopped may have left children to a reaper whose own were read
+ * already.
  */
-static int take_tree(struct proc_set *ps, struct execing *x, pid_t root, struct ckpt_error *err)
+static int take_rest(struct proc_set *ps, struct execing *x, int r, struct ckpt_error *err)
 {
-	int r = take_process(ps, x, root, NULL, err);
 	size_t before = 0;
 
 	for (int i = 0; i < MOST_PASSES; i++) {
@@ -554,6 +566,17 @@ static int take_tree(struct proc_set *ps, struct execing *x, pid_t root, struct 
 	}
 	ckpt_fail_as(err, CKPT_EXIT_REFUSED, EAGAIN, "its processes come and go");
 	return ckpt_hint(err, "dump again in a moment");
+}
+
+static int take_tree(struct proc_set *ps, struct execing *x, pid_t root, struct ckpt_error *err)
+{
+	int r = take_rest(ps, x, take_process(ps, x, root, NULL, err), err);
+
+	if (r || !ps->left)
+		return r;
+	nanosleep(&ps->last->moment, NULL);
+	ps->last = NULL;
+	return take_rest(ps, x, 0, err);
 }
 
 static int no_process(pid_t root, struct ckpt_error *err)
@@ -651,8 +674,10 @@ int proc_get_ready(struct proc_set *ps, struct ckpt_error *err)
 
 int proc_seize(struct proc_set *ps, pid_t root, struct ckpt_error *err)
 {
-	int r = take_root(ps, root, err);
+	int r;
 
+	ps->last = ps->run->last;
+	r = take_root(ps, root, err);
 	if (r)
 		return r;
 	ps->phase = 1;

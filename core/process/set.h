@@ -94,7 +94,8 @@ struct task_node {
 	bool apart; /* it has joined another user namespace, and lost its power over the engine */
 };
 
-struct ns_table; /* ns.h */
+struct ns_table;  /* ns.h */
+struct stop_last; /* engine/run.h */
 
 struct range {
 	uint64_t start, end;
@@ -105,6 +106,8 @@ struct proc_set {
 	struct task_node **tasks;
 	size_t n, cap;
 	bool seized;
+	const struct stop_last *last; /* dump: not to be stopped yet; NULL: none, or not any more */
+	bool left;		      /* one of these is there */
 	/*
 	 * dump: counts what we do to the stopped tree; 0 while it is not stopped. Within one phase
 	 * texts of /proc stay what they are, but for pending signals.

@@ -370,6 +370,36 @@ def passing(context, test, what):
     victim.check("saved")
 
 
+# one child reads what the next one, which is stopped later, makes without a pause
+WATCHING = """
+import ctypes, os, pathlib, sys, time
+libc, ready = ctypes.CDLL(None), pathlib.Path(sys.argv[1])
+os.dup2(1, 2)
+place = ready.with_name("watched")
+place.mkdir()
+if not os.fork():
+    watcher = libc.inotify_init1(0)
+    libc.inotify_add_watch(watcher, bytes(place), 0x2)
+    (place / "file").touch()
+    while True:
+        os.read(watcher, 65536)
+while not (place / "file").exists():
+    time.sleep(0.01)
+if not os.fork():
+    file = os.open(place / "file", os.O_RDWR)
+    while True:
+        os.pwrite(file, b"x", 0)
+ready.touch()
+os.wait()
+"""
+
+
+def watching(context, test):
+    """Whoever has what passes by itself sees to it when all others stand."""
+    child = started(test, "python3", "-B", "-c", WATCHING)
+    context.ckpt().dump(test, child.pid, test.dir / "image")
+
+
 def due(context, test, what):
     """Timers that go off meanwhile: each is to go off in the image, or its signal is pending."""
     victim, ckpt = Victim(test, context.scenario("passing"), args=[what]), context.ckpt()
@@ -470,6 +500,7 @@ def tests(context):
                lambda test, name=name, pattern=pattern: refused(context, test, [name], [pattern]))
     for what in ("event", "connection", "creator"):
         yield f"refuse/passing-{what}", lambda test, what=what: passing(context, test, what)
+    yield "refuse/passing-watched", lambda test: watching(context, test)
     for what in ("timer", "periodic"):
         yield f"refuse/{what}-due", lambda test, what=what: due(context, test, what)
     for name, tree in CHILDREN.items():
