@@ -21,6 +21,7 @@ enum {
 	IPC_REC_UNDO = 6,
 	IPC_REC_MQUEUE = 7,
 	IPC_REC_DESCRIPTOR = 8,
+	IPC_REC_COUNTERS = 9,
 };
 
 #define IPC_PAGES	"sysv"
@@ -141,6 +142,12 @@ int ipc_put_namespace(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckp
 bool ipc_setting_known(const char *name);
 /* All limits as high as they were or are, or (final) as they were. */
 int ipc_set(struct ckpt_run *run, const struct ckpt_ns *ns, bool final, struct ckpt_error *err);
+
+/* counter.c */
+int ipc_put_counters(struct ckpt_run *run, struct ckpt_error *err);
+int ipc_plan_counters(struct ckpt_run *run, struct ckpt_error *err);
+/* Before the namespace has any objects. */
+int ipc_set_counters(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err);
 
 /* plan.c */
 int ipc_plan(struct ckpt_run *run, struct ckpt_error *err);

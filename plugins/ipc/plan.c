@@ -133,6 +133,8 @@ int ipc_plan(struct ckpt_run *run, struct ckpt_error *err)
 	int r = check_namespaces(run, err);
 
 	if (r == 0)
+		r = ipc_plan_counters(run, err);
+	if (r == 0)
 		r = check_segments(run, err);
 	if (r == 0)
 		r = check_attachments(run, err);

@@ -14,6 +14,7 @@ static const struct ckpt_feature features[] = {
 	{ "msg", "System V message queues with their messages" },
 	{ "mqueue", "POSIX message queues with their messages" },
 	{ "settings", "limits of ipc namespaces" },
+	{ "counters", "which number the next System V object gets" },
 	{ NULL, NULL },
 };
 
@@ -26,12 +27,16 @@ static const struct ckpt_record_type records[] = {
 	{ IPC_REC_UNDO, "undo", &ckpt__ipc__undo__descriptor },
 	{ IPC_REC_MQUEUE, "mqueue", &ckpt__ipc__mqueue__descriptor },
 	{ IPC_REC_DESCRIPTOR, "descriptor", &ckpt__ipc__descriptor__descriptor },
+	{ IPC_REC_COUNTERS, "counters", &ckpt__ipc__counters__descriptor },
 	{ 0, NULL, NULL },
 };
 
-/* Where content lies in the page file is no state. */
+/* Where content lies in the page file is no state. Only a tree that ends is asked for numbers. */
 static const struct ckpt_field_rule rules[] = {
 	{ "Segment", "runs", CKPT_EQ_VOLATILE },
+	{ "Counters", "shm", CKPT_EQ_DIFF },
+	{ "Counters", "sem", CKPT_EQ_DIFF },
+	{ "Counters", "msg", CKPT_EQ_DIFF },
 	{ NULL, NULL, 0 },
 };
 
@@ -84,6 +89,7 @@ static int survey_off(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckp
 	if (queues)
 		ckpt_refuse_off(run, "msg", ns->member, ns->name);
 	ckpt_refuse_off(run, "settings", ns->member, ns->name);
+	ckpt_refuse_off(run, "counters", ns->member, ns->name);
 	return 0;
 }
 
@@ -118,6 +124,8 @@ static int fill(struct ckpt_run *run, struct ckpt_ns *ns, struct ckpt_error *err
 {
 	int r = ipc_set(run, ns, false, err);
 
+	if (r == 0)
+		r = ipc_set_counters(run, ns, err);
 	for (size_t i = 0; i < ckpt_record_count(run, "ipc.segment") && r == 0; i++) {
 		const Ckpt__Ipc__Segment *rec = ckpt_record_at(run, "ipc.segment", i);
 
@@ -199,6 +207,18 @@ static const struct ckpt_step steps[] = {
 	  .after = LIST("ns.collect"),
 	  .before = LIST("collected"),
 	  .fn = ipc_collect_undo },
+	{ .runs = CKPT_DUMP,
+	  .name = "counters",
+	  .help = "ask for the next numbers",
+	  .after = LIST("memory-saved"),
+	  .before = LIST("planned"),
+	  .fn = ipc_put_counters },
+	{ .runs = CKPT_VERIFY,
+	  .name = "counters",
+	  .help = "look at the numbers that are there",
+	  .after = LIST("ns.collect"),
+	  .before = LIST("collected"),
+	  .fn = ipc_put_counters },
 	{ .runs = CKPT_RESTORE,
 	  .name = "plan",
 	  .help = "check the objects, and what ckpt's own namespace has",

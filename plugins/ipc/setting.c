@@ -182,19 +182,22 @@ static void greater(const char *a, const char *b, char *out, size_t size)
 	}
 }
 
-/* A queue may be of a time with other limits. */
+/* An object may be of a time with other limits, and counter.c makes many. */
 static const char *highest(const char *name)
 {
 	static const char *const most[][2] = {
 		{ "fs/mqueue/queues_max", "1048576" },
 		{ "fs/mqueue/msg_max", "65536" },
 		{ "fs/mqueue/msgsize_max", "16777216" },
+		{ "kernel/shmmni", "32768" },
+		{ "kernel/msgmni", "32768" },
+		{ "kernel/sem", "0\t0\t0\t32768" },
 	};
 
 	for (size_t i = 0; i < CKPT_ARRAY_SIZE(most); i++)
 		if (!strcmp(name, most[i][0]))
 			return most[i][1];
-	return NULL;
+	return "";
 }
 
 static int set(void *arg, struct ckpt_error *err)
@@ -207,7 +210,7 @@ static int set(void *arg, struct ckpt_error *err)
 	syscall(SYS_setresuid, 0, 0, 0);
 	for (size_t i = 0; i < j->rec->n_settings && r == 0; i++) {
 		const Ckpt__Ipc__Setting *s = j->rec->settings[i];
-		char path[64], now[128], text[128] = "";
+		char path[64], now[128], most[128], text[128] = "";
 
 		snprintf(path, sizeof(path), "/proc/sys/%s", s->name);
 		read_one(s->name, now, sizeof(now));
@@ -215,12 +218,14 @@ static int set(void *arg, struct ckpt_error *err)
 			continue;
 		if (j->final)
 			snprintf(text, sizeof(text), "%s", s->value);
-		else if (highest(s->name))
-			snprintf(text, sizeof(text), "%s", highest(s->name));
 		else if (!strcmp(s->name, "kernel/msgmnb") || !strcmp(s->name, "kernel/msgmax"))
 			snprintf(text, sizeof(text), "%d", INT32_MAX);
 		else
 			greater(now, s->value, text, sizeof(text));
+		if (!j->final && *highest(s->name)) {
+			greater(text, highest(s->name), most, sizeof(most));
+			memcpy(text, most, sizeof(text));
+		}
 		if (strcmp(now, text))
 			r = write_text(path, text, err);
 	}

@@ -4,7 +4,7 @@
  * part, read-only, removed and still attached by two processes, big and nearly empty; semaphores; a
  * queue with messages; limits; a process with threads that gives back what it has taken from
  * semaphores when it ends (SEM_UNDO). And one segment in the namespace that the test runs in.
- * Numbers are not the first ones that a namespace gives.
+ * Numbers are not the first ones that a namespace gives, and which comes next is asked for.
  */
 #include "victim.h"
 
@@ -211,6 +211,80 @@ static void make_others(void)
 	close(fd);
 }
 
+/* ---- which number comes next ----------------------------------------------------------------- */
+
+enum { KINDS = 3, PLACES = 1 << 15, CYCLE = 64 };
+
+static int last[KINDS];
+
+/* An object of each kind that is gone at once moves the numbers on by one. */
+static int pass(int kind)
+{
+	int id;
+
+	switch (kind) {
+	case 0:
+		id = MUST(shmget(IPC_PRIVATE, 1, 0600));
+		MUST(shmctl(id, IPC_RMID, NULL));
+		return id;
+	case 1:
+		id = MUST(semget(IPC_PRIVATE, 1, 0600));
+		MUST(semctl(id, 0, IPC_RMID));
+		return id;
+	default:
+		id = MUST(msgget(IPC_PRIVATE, 0600));
+		MUST(msgctl(id, IPC_RMID, NULL));
+		return id;
+	}
+}
+
+/* Many times over, so often for queues that one turn after the other would take long to make up;
+ * sets are about to begin with a further one, in which older ones are in the way. */
+static void pass_many(void)
+{
+	static const int to[KINDS] = { PLACES + 20, 2 * PLACES + 61, 1800 * PLACES + 22 };
+
+	for (int i = 0; i < KINDS; i++)
+		do
+			last[i] = pass(i);
+		while (last[i] < to[i]);
+}
+
+static bool is_taken(int kind, int place)
+{
+	struct shmid_ds shm;
+	struct semid_ds sem;
+	struct msqid_ds msg;
+
+	switch (kind) {
+	case 0:
+		return shmctl(place, SHM_STAT, &shm) >= 0;
+	case 1:
+		return semctl(place, 0, SEM_STAT, &sem) >= 0;
+	default:
+		return msgctl(place, MSG_STAT, &msg) >= 0;
+	}
+}
+
+static int next_after(int kind, int number)
+{
+	do
+		number += number % PLACES == CYCLE - 1 ? PLACES - CYCLE + 1 : 1;
+	while (is_taken(kind, number % PLACES));
+	return number;
+}
+
+static void check_next(void)
+{
+	for (int i = 0; i < KINDS; i++) {
+		int want = next_after(i, last[i]);
+
+		last[i] = pass(i);
+		CHECK(last[i] == want, "object of kind %d has the number %d, not %d", i, last[i],
+		      want);
+	}
+}
+
 /* ---- judging ----------------------------------------------------------------------------- */
 
 static void check_segments(void)
@@ -295,6 +369,7 @@ static void check_namespace(void)
 	check_held();
 	check_queue();
 	check_sharing();
+	check_next();
 	rounds++;
 }
 
@@ -311,6 +386,7 @@ static _Noreturn void in_namespace(void)
 	make_segments();
 	make_others();
 	make_held();
+	pass_many();
 	if (MUST(fork()) == 0) {
 		MUST(prctl(PR_SET_PDEATHSIG, SIGKILL));
 		while (read(to_grandchild[0], &c, 1) == 1)
