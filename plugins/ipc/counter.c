@@ -61,6 +61,19 @@ static const struct kind {
 	{ "msg", "ipc.queue", make_queue, drop_queue },
 };
 
+void ipc_drop(const char *kind, int number)
+{
+	for (size_t i = 0; i < KINDS; i++) {
+		if (strcmp(kinds[i].name, kind) != 0)
+			continue;
+		/* what was asked for and not given would go to whoever asks next */
+		if (number < 0)
+			number = kinds[i].make();
+		if (number >= 0)
+			kinds[i].drop(number);
+	}
+}
+
 /* ---- dump ------------------------------------------------------------------------------- */
 
 struct look {

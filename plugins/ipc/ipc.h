@@ -51,12 +51,33 @@ struct ipc_set {
 	size_t n;
 };
 
+/* dump: who used an object last, as far as it is known. */
+struct ipc_users {
+	const struct ckpt_task *inside;
+	int outside; /* a living process that is not of the tree */
+};
+
+/* dump: semaphores or a queue of the tree's in ckpt's own namespace. */
+struct ipc_own {
+	bool queue, lost; /* lost: refused, or left out with the user's leave */
+	int number;
+};
+
+/* restore: what ckpt's own namespace has in the place of an object. */
+struct ipc_found {
+	bool there, same;
+	int user; /* a living process */
+	bool key_taken, place_taken;
+};
+
 struct ipc_state {
 	size_t looked;		      /* at so many namespaces */
 	struct ipc_segment *segments; /* by namespace, then by place */
 	size_t n_segments;
 	struct ipc_set *sets;
 	size_t n_sets;
+	struct ipc_own *own;
+	size_t n_own;
 	struct ipc_mqueues *roots; /* posix.h */
 	size_t n_roots;
 	bool own_root; /* ckpt's own namespace is among them */
@@ -66,6 +87,7 @@ struct ipc_state {
 	struct ckpt_pages *pages; /* made with the first segment */
 	/* restore */
 	bool *made;		   /* by record: to be removed if the restore fails */
+	bool *made_objects;	   /* the same of semaphores, then of queues */
 	struct ipc_remade *remade; /* POSIX queues, by record */
 	size_t n_remade;
 };
@@ -80,7 +102,8 @@ void ipc_fill_object(Ckpt__Ipc__Object *o, const struct ckpt_ns *ns, int number,
 		     const struct ipc_perm *p);
 /*
  * In a namespace: let the next object of that kind ("shm", "sem", "msg") have this
- * number, and be created by these ids; afterwards, be who we were.
+ * number, and be created by these ids; afterwards, be who we were. One with another
+ * number is removed.
  */
 int ipc_begin(const char *kind, const Ckpt__Ipc__Object *o, struct ckpt_error *err);
 int ipc_end(const char *kind, const Ckpt__Ipc__Object *o, int number, struct ckpt_error *err);
@@ -109,6 +132,29 @@ int ipc_put_semaphores(struct ckpt_run *run, const struct ckpt_ns *ns, struct ck
 int ipc_make_semaphores(struct ckpt_run *run, const Ckpt__Ipc__Semaphores *rec,
 			struct ckpt_error *err);
 
+int ipc_survey_own_sets(struct ckpt_run *run, struct ckpt_error *err);
+int ipc_plan_own_set(struct ckpt_run *run, const Ckpt__Ipc__Semaphores *rec);
+int ipc_make_own_set(struct ckpt_run *run, const Ckpt__Ipc__Semaphores *rec, bool *made,
+		     struct ckpt_error *err);
+
+/* own.c */
+/* The id of the task, 0 for others than living ones of the tree. */
+uint32_t ipc_user(struct ckpt_run *run, int pid);
+bool ipc_lives(int pid);
+void ipc_note_user(struct ckpt_run *run, struct ipc_users *u, int pid);
+int ipc_judge(struct ckpt_run *run, const struct ipc_users *u, bool queue, int number,
+	      struct ckpt_error *err);
+/* NULL: it is not the tree's. */
+const struct ipc_own *ipc_find_own(const struct ipc_state *st, bool queue, int number);
+bool ipc_is_saved(const struct ipc_state *st, const struct ckpt_ns *ns, bool queue, int number);
+int ipc_survey_own(struct ckpt_run *run, struct ckpt_error *err);
+int ipc_put_own(struct ckpt_run *run, struct ckpt_error *err);
+int ipc_plan_object(struct ckpt_run *run, const Ckpt__Ipc__Object *o, const char *what,
+		    const struct ipc_found *f);
+int ipc_make_own_objects(struct ckpt_run *run, struct ckpt_error *err);
+void ipc_unmake_own_objects(struct ckpt_run *run);
+int ipc_make_users(struct ckpt_run *run, struct ckpt_error *err);
+
 /* attach.c */
 /* Is it as long as the mapping that mem has recorded and kept a place for? */
 bool ipc_attachment_fits(struct ckpt_run *run, const Ckpt__Ipc__Attachment *a);
@@ -123,6 +169,10 @@ int ipc_count_queues(struct ckpt_run *run, const struct ckpt_ns *ns, size_t *n,
 		     struct ckpt_error *err);
 int ipc_put_queues(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err);
 int ipc_make_queue(struct ckpt_run *run, const Ckpt__Ipc__Queue *rec, struct ckpt_error *err);
+int ipc_survey_own_queues(struct ckpt_run *run, struct ckpt_error *err);
+int ipc_plan_own_queue(struct ckpt_run *run, const Ckpt__Ipc__Queue *rec);
+int ipc_make_own_queue(struct ckpt_run *run, const Ckpt__Ipc__Queue *rec, bool *made,
+		       struct ckpt_error *err);
 
 /* posix.c, mqueue.c: POSIX message queues */
 int ipc_look_for_mqueues(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err);
@@ -148,6 +198,8 @@ int ipc_put_counters(struct ckpt_run *run, struct ckpt_error *err);
 int ipc_plan_counters(struct ckpt_run *run, struct ckpt_error *err);
 /* Before the namespace has any objects. */
 int ipc_set_counters(struct ckpt_run *run, const struct ckpt_ns *ns, struct ckpt_error *err);
+/* An object that did not come as asked for (-1: none): nobody else is to get its number. */
+void ipc_drop(const char *kind, int number);
 
 /* plan.c */
 int ipc_plan(struct ckpt_run *run, struct ckpt_error *err);

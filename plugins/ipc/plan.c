@@ -18,10 +18,10 @@ static bool is_ipc(struct ckpt_run *run, uint32_t id)
 	return ns && ns->type == CKPT_NS_IPC;
 }
 
-static int check_object(struct ckpt_run *run, const Ckpt__Ipc__Object *o, bool nested,
-			const char *what, uint32_t id, struct ckpt_error *err)
+static int check_object(struct ckpt_run *run, const Ckpt__Ipc__Object *o, const char *what,
+			uint32_t id, struct ckpt_error *err)
 {
-	if (!o || !is_ipc(run, o->ns) || (nested && ckpt_ns_by_id(run, o->ns)->own))
+	if (!o || !is_ipc(run, o->ns))
 		return BAD(err, "%s %u: no such ipc namespace", what, id);
 	if (o->number > IPC_MAX_NUMBER || o->mode & ~0777U)
 		return BAD(err, "%s %u: number %u, mode %o", what, id, o->number, o->mode);
@@ -41,7 +41,7 @@ static int check_segments(struct ckpt_run *run, struct ckpt_error *err)
 		const Ckpt__Ipc__Segment *s = ckpt_record_at(run, "ipc.segment", i);
 		uint64_t end = 0, whole = (s->size + PAGE - 1) & ~(PAGE - 1);
 
-		r = check_object(run, s->object, false, "segment", s->id, err);
+		r = check_object(run, s->object, "segment", s->id, err);
 		if (r == 0 && (!s->size || s->size > MAX_SIZE))
 			r = BAD(err, "segment %u of %llu bytes", s->id,
 				(unsigned long long)s->size);
@@ -84,12 +84,15 @@ static int check_semaphores(struct ckpt_run *run, struct ckpt_error *err)
 	for (size_t i = 0; i < ckpt_record_count(run, "ipc.semaphores") && r == 0; i++) {
 		const Ckpt__Ipc__Semaphores *s = ckpt_record_at(run, "ipc.semaphores", i);
 
-		r = check_object(run, s->object, true, "semaphores", s->id, err);
-		if (r == 0 && (!s->n_values || s->n_values > MAX_SETS))
-			r = BAD(err, "semaphores %u: %zu values", s->id, s->n_values);
+		r = check_object(run, s->object, "semaphores", s->id, err);
+		if (r == 0 && (!s->n_values || s->n_values > MAX_SETS || s->n_users > s->n_values))
+			r = BAD(err, "semaphores %u: %zu values, %zu users", s->id, s->n_values,
+				s->n_users);
 		for (size_t k = 0; k < s->n_values && r == 0; k++)
 			if (s->values[k] > MAX_VALUE)
 				r = BAD(err, "semaphores %u: value %u", s->id, s->values[k]);
+		if (r == 0 && !ckpt_plan_only(run) && ckpt_ns_by_id(run, s->object->ns)->own)
+			r = ipc_plan_own_set(run, s);
 	}
 	return r;
 }
@@ -101,13 +104,15 @@ static int check_queues(struct ckpt_run *run, struct ckpt_error *err)
 	for (size_t i = 0; i < ckpt_record_count(run, "ipc.queue") && r == 0; i++) {
 		const Ckpt__Ipc__Queue *q = ckpt_record_at(run, "ipc.queue", i);
 
-		r = check_object(run, q->object, true, "queue", q->id, err);
+		r = check_object(run, q->object, "queue", q->id, err);
 		if (r == 0 && q->limit > INT32_MAX)
 			r = BAD(err, "queue %u: limit of %llu bytes", q->id,
 				(unsigned long long)q->limit);
 		for (size_t k = 0; k < q->n_messages && r == 0; k++)
 			if (q->messages[k]->type < 1 || q->messages[k]->text.len > IPC_MAX_MESSAGE)
 				r = BAD(err, "queue %u: message %zu", q->id, k);
+		if (r == 0 && !ckpt_plan_only(run) && ckpt_ns_by_id(run, q->object->ns)->own)
+			r = ipc_plan_own_queue(run, q);
 	}
 	return r;
 }

@@ -12,6 +12,7 @@ static const struct ckpt_feature features[] = {
 	{ "sem", "System V semaphores with their values" },
 	{ "undo", "what is given back to semaphores when a process ends (SEM_UNDO)" },
 	{ "msg", "System V message queues with their messages" },
+	{ "own", "semaphores and queues of ckpt's own namespace that only the tree uses" },
 	{ "mqueue", "POSIX message queues with their messages" },
 	{ "settings", "limits of ipc namespaces" },
 	{ "counters", "which number the next System V object gets" },
@@ -176,8 +177,10 @@ const struct ckpt_ns_kind ipc_kind = {
 
 static int make_own(struct ckpt_run *run, struct ckpt_error *err)
 {
-	int r = ipc_make_own(run, err);
+	int r = ipc_make_own_objects(run, err);
 
+	if (r == 0)
+		r = ipc_make_own(run, err);
 	return r < 0 ? r : ipc_make_mqueues(run, ckpt_ns_own(run, CKPT_NS_IPC), err);
 }
 
@@ -190,8 +193,16 @@ static int settle_own(struct ckpt_run *run, struct ckpt_error *err)
 
 static void unmake_own(struct ckpt_run *run)
 {
+	ipc_unmake_own_objects(run);
 	ipc_unmake_own(run);
 	ipc_unmake_mqueues(run);
+}
+
+static int adjust(struct ckpt_run *run, struct ckpt_error *err)
+{
+	int r = ipc_make_users(run, err);
+
+	return r < 0 ? r : ipc_make_undo(run, err);
 }
 
 static const struct ckpt_step steps[] = {
@@ -202,9 +213,21 @@ static const struct ckpt_step steps[] = {
 	  .before = LIST("surveyed"),
 	  .fn = ipc_look },
 	{ .runs = CKPT_DUMP | CKPT_VERIFY,
+	  .name = "survey-own",
+	  .help = "find semaphores and queues of ckpt's own namespace that the tree uses",
+	  .after = LIST("seized"),
+	  .before = LIST("surveyed"),
+	  .fn = ipc_survey_own },
+	{ .runs = CKPT_DUMP | CKPT_VERIFY,
+	  .name = "own",
+	  .help = "save them",
+	  .after = LIST("ns.collect"),
+	  .before = LIST("collected"),
+	  .fn = ipc_put_own },
+	{ .runs = CKPT_DUMP | CKPT_VERIFY,
 	  .name = "undo",
 	  .help = "ask for adjustments of semaphores",
-	  .after = LIST("ns.collect"),
+	  .after = LIST("ipc.own"),
 	  .before = LIST("collected"),
 	  .fn = ipc_collect_undo },
 	{ .runs = CKPT_DUMP,
@@ -227,7 +250,7 @@ static const struct ckpt_step steps[] = {
 	  .fn = ipc_plan },
 	{ .runs = CKPT_RESTORE,
 	  .name = "make",
-	  .help = "make segments and POSIX queues in ckpt's own namespace",
+	  .help = "make what is in ckpt's own namespace",
 	  .after = LIST("planned"),
 	  .before = LIST("namespaces-made"),
 	  .fn = make_own,
@@ -235,10 +258,10 @@ static const struct ckpt_step steps[] = {
 	/* the last moment at which all tasks may change all sets, and none joins a namespace */
 	{ .runs = CKPT_RESTORE,
 	  .name = "adjust",
-	  .help = "give tasks their adjustments of semaphores",
+	  .help = "let tasks be the last users, give them their adjustments of semaphores",
 	  .after = LIST("tasks-placed"),
 	  .before = LIST("files-installed"),
-	  .fn = ipc_make_undo },
+	  .fn = adjust },
 	{ .runs = CKPT_RESTORE,
 	  .name = "settle",
 	  .help = "mark those for removal that were, unlink queues",
@@ -273,7 +296,9 @@ void ipc_state_free(void *state)
 	free(st->segments);
 	free(st->sets);
 	ipc_free_mqueues(st);
+	free(st->own);
 	free(st->made);
+	free(st->made_objects);
 	free(st);
 }
 

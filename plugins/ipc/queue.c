@@ -65,13 +65,17 @@ static int copy_all(int number, size_t n, struct messages *out, struct ckpt_erro
 	return 0;
 }
 
-static int put_one(struct put *p, int number, const struct msqid_ds *ds, struct ckpt_error *err)
+static int put_one(void *arg, int number, const struct msqid_ds *ds, struct ckpt_error *err)
 {
+	struct put *p = arg;
 	__attribute__((cleanup(messages_free))) struct messages m = { 0 };
 	Ckpt__Ipc__Queue rec = CKPT__IPC__QUEUE__INIT;
 	Ckpt__Ipc__Object o = CKPT__IPC__OBJECT__INIT;
-	int r = copy_all(number, ds->msg_qnum, &m, err);
+	int r;
 
+	if (!ipc_is_saved(p->st, p->ns, true, number))
+		return 0;
+	r = copy_all(number, ds->msg_qnum, &m, err);
 	if (r < 0)
 		return r;
 	ipc_fill_object(&o, p->ns, number, &ds->msg_perm);
@@ -80,11 +84,15 @@ static int put_one(struct put *p, int number, const struct msqid_ds *ds, struct 
 	rec.limit = ds->msg_qbytes;
 	rec.messages = m.list;
 	rec.n_messages = m.n;
+	rec.sender = ipc_user(p->run, ds->msg_lspid);
+	rec.receiver = ipc_user(p->run, ds->msg_lrpid);
 	ckpt_count(p->run, "message queues", 1);
 	return ckpt_record_put(p->run, IPC_REC_QUEUE, &rec.base, err);
 }
 
-static int put_all(void *arg, struct ckpt_error *err)
+/* Call fn for each queue of the namespace that the caller is in. */
+static int each(int (*fn)(void *arg, int number, const struct msqid_ds *ds, struct ckpt_error *),
+		void *arg, struct ckpt_error *err)
 {
 	struct msginfo info;
 	int last = msgctl(0, MSG_INFO, (struct msqid_ds *)(void *)&info), r = 0;
@@ -94,23 +102,42 @@ static int put_all(void *arg, struct ckpt_error *err)
 		int number = msgctl(i, MSG_STAT_ANY, &ds);
 
 		if (number >= 0)
-			r = put_one(arg, number, &ds, err);
+			r = fn(arg, number, &ds, err);
 	}
 	return r;
 }
 
+static int put_all(void *arg, struct ckpt_error *err)
+{
+	return each(put_one, arg, err);
+}
+
+static int count_one(void *arg, int number, const struct msqid_ds *ds, struct ckpt_error *err)
+{
+	(void)number;
+	(void)ds;
+	(void)err;
+	++*(size_t *)arg;
+	return 0;
+}
+
 static int count(void *arg, struct ckpt_error *err)
 {
-	struct msginfo info;
-	int last = msgctl(0, MSG_INFO, (struct msqid_ds *)(void *)&info);
+	return each(count_one, arg, err);
+}
 
-	(void)err;
-	for (int i = 0; i <= last; i++) {
-		struct msqid_ds ds;
+static int judge(void *arg, int number, const struct msqid_ds *ds, struct ckpt_error *err)
+{
+	struct ipc_users u = { 0 };
 
-		*(size_t *)arg += msgctl(i, MSG_STAT_ANY, &ds) >= 0;
-	}
-	return 0;
+	ipc_note_user(arg, &u, ds->msg_lspid);
+	ipc_note_user(arg, &u, ds->msg_lrpid);
+	return ipc_judge(arg, &u, true, number, err);
+}
+
+int ipc_survey_own_queues(struct ckpt_run *run, struct ckpt_error *err)
+{
+	return each(judge, run, err);
 }
 
 int ipc_count_queues(struct ckpt_run *run, const struct ckpt_ns *ns, size_t *n,
@@ -144,30 +171,35 @@ static int send_all(int number, const Ckpt__Ipc__Queue *rec, struct ckpt_error *
 	return 0;
 }
 
-/* The limit of a queue may be below what it holds. */
-static int make(void *arg, struct ckpt_error *err)
+static int create(void *arg, struct ckpt_error *err)
 {
 	const Ckpt__Ipc__Queue *rec = arg;
 	const Ckpt__Ipc__Object *o = rec->object;
-	struct msqid_ds ds;
-	uint64_t held = 0;
 	int number, r = ipc_begin("msg", o, err);
 
-	for (size_t i = 0; i < rec->n_messages; i++)
-		held += rec->messages[i]->text.len;
-	held = held > rec->limit ? held : rec->limit;
 	if (r < 0)
 		return r;
 	number = msgget((key_t)o->key, IPC_CREAT | IPC_EXCL | (int)o->mode);
-	r = ipc_end("msg", o, number, err);
-	if (r < 0)
-		return r;
+	return ipc_end("msg", o, number, err);
+}
+
+/* The limit of a queue may be below what it holds. */
+static int fill(const Ckpt__Ipc__Queue *rec, struct ckpt_error *err)
+{
+	const Ckpt__Ipc__Object *o = rec->object;
+	const int number = (int)o->number;
+	struct msqid_ds ds;
+	uint64_t held = 0;
+	int r;
+
+	for (size_t i = 0; i < rec->n_messages; i++)
+		held += rec->messages[i]->text.len;
 	if (msgctl(number, IPC_STAT, &ds))
 		return ckpt_fail_sys(err, errno, "msgctl(2) of queue %d", number);
-	ds.msg_qbytes = held;
+	ds.msg_qbytes = held > rec->limit ? held : rec->limit;
 	if (msgctl(number, IPC_SET, &ds))
 		return ckpt_fail_sys(err, errno, "msgctl(2) of queue %d: %llu bytes", number,
-				     (unsigned long long)held);
+				     (unsigned long long)ds.msg_qbytes);
 	r = send_all(number, rec, err);
 	if (r < 0)
 		return r;
@@ -180,7 +212,69 @@ static int make(void *arg, struct ckpt_error *err)
 		       : 0;
 }
 
+static int make(void *arg, struct ckpt_error *err)
+{
+	int r = create(arg, err);
+
+	return r < 0 ? r : fill(arg, err);
+}
+
 int ipc_make_queue(struct ckpt_run *run, const Ckpt__Ipc__Queue *rec, struct ckpt_error *err)
 {
 	return ipc_in(run, ckpt_ns_by_id(run, rec->object->ns), make, (void *)(uintptr_t)rec, err);
+}
+
+/* ---- restore, in ckpt's own namespace ---------------------------- */
+
+static struct ipc_found find(const Ckpt__Ipc__Queue *rec)
+{
+	const Ckpt__Ipc__Object *o = rec->object;
+	const int number = (int)o->number;
+	struct ipc_found f = { 0 };
+	struct msqid_ds ds;
+
+	if (msgctl(number, IPC_STAT, &ds) == 0) {
+		f.there = true;
+		f.same = (uint32_t)ds.msg_perm.__key == o->key && ds.msg_perm.cuid == o->cuid;
+		f.user = ipc_lives(ds.msg_lspid)   ? ds.msg_lspid
+			 : ipc_lives(ds.msg_lrpid) ? ds.msg_lrpid
+						   : 0;
+		return f;
+	}
+	f.key_taken = o->key && msgget((key_t)o->key, 0) >= 0;
+	f.place_taken = msgctl(number & 0x7fff, MSG_STAT_ANY, &ds) >= 0;
+	return f;
+}
+
+int ipc_plan_own_queue(struct ckpt_run *run, const Ckpt__Ipc__Queue *rec)
+{
+	const struct ipc_found f = find(rec);
+
+	return ipc_plan_object(run, rec->object, "the message queue", &f);
+}
+
+/* What it holds by now is of a later time than the image. */
+static int drain(int number, struct ckpt_error *err)
+{
+	char nothing[sizeof(struct message)];
+
+	while (msgrcv(number, nothing, 0, 0, IPC_NOWAIT | MSG_NOERROR) >= 0)
+		;
+	return errno == ENOMSG ? 0 : ckpt_fail_sys(err, errno, "msgrcv(2) from queue %d", number);
+}
+
+int ipc_make_own_queue(struct ckpt_run *run, const Ckpt__Ipc__Queue *rec, bool *made,
+		       struct ckpt_error *err)
+{
+	const struct ipc_found f = find(rec);
+	int r;
+
+	if (f.there && (!f.same || f.user))
+		return ckpt_fail(err, EBUSY, "queue %u is in use by now", rec->object->number);
+	if (f.there)
+		r = drain((int)rec->object->number, err);
+	else
+		r = ipc_in(run, ckpt_ns_own(run, CKPT_NS_IPC), create, (void *)(uintptr_t)rec, err);
+	*made = !f.there && r == 0;
+	return r < 0 ? r : fill(rec, err);
 }

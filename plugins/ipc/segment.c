@@ -298,14 +298,7 @@ static int create(struct job *j, struct ckpt_error *err)
 				IPC_CREAT | IPC_EXCL | SHM_NORESERVE | (int)o->mode);
 		r = ipc_end("shm", o, number, err);
 	}
-	j->made = number == (int)o->number;
-	if (r == 0 || j->made)
-		return r;
-	/* a number that was asked for and not given would go to whoever asks next */
-	if (number < 0)
-		number = shmget(IPC_PRIVATE, 1, 0600);
-	if (number >= 0)
-		shmctl(number, IPC_RMID, NULL);
+	j->made = r == 0;
 	return r;
 }
 

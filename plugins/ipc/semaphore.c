@@ -81,19 +81,26 @@ static int put(void *arg, int number, const struct semid_ds *ds, struct ckpt_err
 	Ckpt__Ipc__Object o = CKPT__IPC__OBJECT__INIT;
 	CKPT_AUTO_FREE unsigned short *values = calloc(ds->sem_nsems, sizeof(*values));
 	CKPT_AUTO_FREE uint32_t *wide = calloc(ds->sem_nsems, sizeof(*wide));
+	CKPT_AUTO_FREE uint32_t *users = calloc(ds->sem_nsems, sizeof(*users));
 	int r;
 
-	if (!values || !wide)
+	if (!ipc_is_saved(p->st, p->ns, false, number))
+		return 0;
+	if (!values || !wide || !users)
 		return ckpt_fail_sys(err, ENOMEM, "%lu semaphores", ds->sem_nsems);
 	if (semctl(number, 0, GETALL, (union semun){ .array = values }) < 0)
 		return ckpt_fail_sys(err, errno, "semctl(2) of set %d", number);
-	for (size_t i = 0; i < ds->sem_nsems; i++)
+	for (size_t i = 0; i < ds->sem_nsems; i++) {
 		wide[i] = values[i];
+		users[i] = ipc_user(p->run, semctl(number, (int)i, GETPID));
+	}
 	ipc_fill_object(&o, p->ns, number, &ds->sem_perm);
 	rec.id = ++p->st->n_records;
 	rec.object = &o;
 	rec.values = wide;
 	rec.n_values = ds->sem_nsems;
+	rec.users = users;
+	rec.n_users = ds->sem_nsems;
 	rec.used = ds->sem_otime != 0;
 	ckpt_count(p->run, "semaphore sets", 1);
 	r = ckpt_record_put(p->run, IPC_REC_SEMAPHORES, &rec.base, err);
@@ -112,9 +119,27 @@ int ipc_put_semaphores(struct ckpt_run *run, const struct ckpt_ns *ns, struct ck
 	return p.st ? ipc_in(run, ns, put_all, &p, err) : -ENOMEM;
 }
 
+static int judge(void *arg, int number, const struct semid_ds *ds, struct ckpt_error *err)
+{
+	struct ipc_users u = { 0 };
+
+	for (size_t i = 0; i < ds->sem_nsems; i++)
+		ipc_note_user(arg, &u, semctl(number, (int)i, GETPID));
+	return ipc_judge(arg, &u, false, number, err);
+}
+
+int ipc_survey_own_sets(struct ckpt_run *run, struct ckpt_error *err)
+{
+	return each(judge, run, err);
+}
+
+/* Those that are not the tree's. */
 static int list(void *arg, int number, const struct semid_ds *ds, struct ckpt_error *err)
 {
-	return remember(arg, number, ds->sem_nsems, 0, err);
+	const struct put *p = arg;
+
+	return ipc_find_own(p->st, false, number) ? 0
+						  : remember(arg, number, ds->sem_nsems, 0, err);
 }
 
 int ipc_list_own_sets(struct ckpt_run *run, struct ckpt_error *err)
@@ -160,29 +185,33 @@ static int use(int number)
 	return semop(number, nothing, 2) && semop(number, full, 2);
 }
 
-static int make(void *arg, struct ckpt_error *err)
+static int create(void *arg, struct ckpt_error *err)
 {
 	const Ckpt__Ipc__Semaphores *rec = arg;
 	const Ckpt__Ipc__Object *o = rec->object;
+	int number, r = ipc_begin("sem", o, err);
+
+	if (r < 0)
+		return r;
+	number = semget((key_t)o->key, (int)rec->n_values, IPC_CREAT | IPC_EXCL | (int)o->mode);
+	return ipc_end("sem", o, number, err);
+}
+
+static int fill(const Ckpt__Ipc__Semaphores *rec, struct ckpt_error *err)
+{
+	const Ckpt__Ipc__Object *o = rec->object;
 	CKPT_AUTO_FREE unsigned short *values = calloc(rec->n_values, sizeof(*values));
+	const int number = (int)o->number;
 	struct semid_ds ds;
-	int number, r;
 
 	if (!values)
 		return ckpt_fail_sys(err, ENOMEM, "%zu semaphores", rec->n_values);
 	for (size_t i = 0; i < rec->n_values; i++)
 		values[i] = (unsigned short)rec->values[i];
-	r = ipc_begin("sem", o, err);
-	if (r < 0)
-		return r;
-	number = semget((key_t)o->key, (int)rec->n_values, IPC_CREAT | IPC_EXCL | (int)o->mode);
-	r = ipc_end("sem", o, number, err);
-	if (r < 0)
-		return r;
 	if (semctl(number, 0, IPC_STAT, (union semun){ .buf = &ds }) ||
 	    semctl(number, 0, SETALL, (union semun){ .array = values }))
 		return ckpt_fail_sys(err, errno, "semctl(2) of set %d", number);
-	if (rec->used && use(number))
+	if (rec->used && !ds.sem_otime && use(number))
 		return ckpt_fail_sys(err, errno, "semop(2) on set %d", number);
 	ds.sem_perm.uid = o->uid;
 	ds.sem_perm.gid = o->gid;
@@ -192,8 +221,64 @@ static int make(void *arg, struct ckpt_error *err)
 		       : 0;
 }
 
+static int make(void *arg, struct ckpt_error *err)
+{
+	int r = create(arg, err);
+
+	return r < 0 ? r : fill(arg, err);
+}
+
 int ipc_make_semaphores(struct ckpt_run *run, const Ckpt__Ipc__Semaphores *rec,
 			struct ckpt_error *err)
 {
 	return ipc_in(run, ckpt_ns_by_id(run, rec->object->ns), make, (void *)(uintptr_t)rec, err);
+}
+
+/* ---- restore, in ckpt's own namespace ----------------------------------------------------------
+ */
+
+static struct ipc_found find(const Ckpt__Ipc__Semaphores *rec)
+{
+	const Ckpt__Ipc__Object *o = rec->object;
+	const int number = (int)o->number;
+	struct ipc_found f = { 0 };
+	struct semid_ds ds;
+
+	if (semctl(number, 0, IPC_STAT, (union semun){ .buf = &ds }) == 0) {
+		f.there = true;
+		f.same = (uint32_t)ds.sem_perm.__key == o->key && ds.sem_nsems == rec->n_values &&
+			 ds.sem_perm.cuid == o->cuid;
+		for (size_t i = 0; f.same && i < rec->n_values && !f.user; i++) {
+			int pid = semctl(number, (int)i, GETPID);
+
+			f.user = ipc_lives(pid) ? pid : 0;
+		}
+		return f;
+	}
+	f.key_taken = o->key && semget((key_t)o->key, 0, 0) >= 0;
+	f.place_taken = semctl(number & 0x7fff, 0, SEM_STAT_ANY, (union semun){ .buf = &ds }) >= 0;
+	return f;
+}
+
+int ipc_plan_own_set(struct ckpt_run *run, const Ckpt__Ipc__Semaphores *rec)
+{
+	const struct ipc_found f = find(rec);
+
+	return ipc_plan_object(run, rec->object, "the set of semaphores", &f);
+}
+
+int ipc_make_own_set(struct ckpt_run *run, const Ckpt__Ipc__Semaphores *rec, bool *made,
+		     struct ckpt_error *err)
+{
+	const struct ckpt_ns *ns = ckpt_ns_own(run, CKPT_NS_IPC);
+	const struct ipc_found f = find(rec);
+	int r = 0;
+
+	if (f.there && (!f.same || f.user))
+		return ckpt_fail(err, EBUSY, "semaphores %u are in use by now",
+				 rec->object->number);
+	if (!f.there)
+		r = ipc_in(run, ns, create, (void *)(uintptr_t)rec, err);
+	*made = !f.there && r == 0;
+	return r < 0 ? r : fill(rec, err);
 }

@@ -90,6 +90,8 @@ int ipc_end(const char *kind, const Ckpt__Ipc__Object *o, int number, struct ckp
 {
 	int e = number < 0 ? errno : 0, r = become(0, 0, err);
 
+	if (r < 0 || number != (int)o->number)
+		ipc_drop(kind, number);
 	if (r < 0)
 		return r;
 	if (e)

@@ -232,7 +232,7 @@ static bool shares(struct ckpt_run *run, const struct ckpt_task *t)
 static int look_at_set(struct holder *h, Ckpt__Ipc__Undo *rec, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE int *found = calloc(h->set->n, sizeof(*found));
-	const bool own = h->set->ns->own;
+	const bool own = !h->set->id;
 	int r = found ? ask_set(h, found, err) : -ENOMEM;
 
 	if (own && (r == -EINVAL || r == -EIDRM || r == -EACCES)) {

@@ -2,6 +2,7 @@
 """The main experiment: save, kill, restore, and nobody inside or outside can tell."""
 import contextlib
 import shutil
+import subprocess
 
 from lib import inventory, proc
 from lib.report import Failure
@@ -21,13 +22,20 @@ def parked(victim, when):
     return victim.parked(when) if hasattr(victim, "parked") else contextlib.nullcontext()
 
 
-def once(ckpt, test, victim, image, ignore=(), options=(), verify=True):
+def meanwhile(between):
+    """What happens on the machine while there is no tree: commands."""
+    for command in between:
+        subprocess.run(command, shell=True, check=True)
+
+
+def once(ckpt, test, victim, image, ignore=(), options=(), verify=True, between=()):
     """One round: dump, gone, restore, equal from outside, equal for ckpt verify, equal from inside."""
     with parked(victim, "before"):
         before = inventory.take(victim.pid)
     pids = proc.tree(victim.pid)
     ckpt.dump(test, victim.pid, image, *options)
     proc.wait_gone(pids)
+    meanwhile(between)
     victim.pid = ckpt.restore(test, image, *options)
     with parked(victim, "restored"):
         expect_equal(test, inventory.differences(before, victim.pid, ignore), "restored")
@@ -36,12 +44,12 @@ def once(ckpt, test, victim, image, ignore=(), options=(), verify=True):
     victim.check("restored")
 
 
-def rounds(ckpt, test, victim, count=2, **kwargs):
+def rounds(ckpt, test, victim, count=2, between=(), **kwargs):
     """Several rounds with one victim: what was restored can be saved again."""
     victim.check("built")
     for number in range(count):
         image = test.dir / f"image{number}"
-        once(ckpt, test, victim, image, **kwargs)
+        once(ckpt, test, victim, image, between=between if number % 2 else (), **kwargs)
         shutil.rmtree(image, ignore_errors=True)
     victim.check("at the end")
 

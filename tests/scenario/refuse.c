@@ -104,19 +104,14 @@ static int tcp_client(int *server)
 /* The other end is in a process outside, which ends with it. */
 static void tcp_outside(void)
 {
-	int server, status, client = tcp_client(&server);
+	int server, client = tcp_client(&server);
 	int accepted = MUST(accept(server, NULL, NULL));
-	pid_t between = MUST(fork());
-	if (between == 0) {
-		if (MUST(fork()) == 0) {
-			char byte;
-			close(accepted);
-			close(server);
-			_exit(read(client, &byte, 1) < 0);
-		}
-		_exit(0);
+	char byte;
+	if (victim_outsider() == 0) {
+		close(accepted);
+		close(server);
+		_exit(read(client, &byte, 1) < 0);
 	}
-	MUST(waitpid(between, &status, 0));
 	close(client);
 }
 
@@ -175,18 +170,13 @@ static void tcp_reset(void)
 /* The other end is in a process outside, which ends with it. */
 static void unix_outside(void)
 {
-	int ends[2], status;
+	int ends[2];
+	char byte;
 	MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
-	pid_t between = MUST(fork());
-	if (between == 0) {
-		if (MUST(fork()) == 0) {
-			char byte;
-			close(ends[1]);
-			_exit(read(ends[0], &byte, 1) < 0);
-		}
-		_exit(0);
+	if (victim_outsider() == 0) {
+		close(ends[1]);
+		_exit(read(ends[0], &byte, 1) < 0);
 	}
-	MUST(waitpid(between, &status, 0));
 	close(ends[0]);
 }
 
@@ -236,20 +226,15 @@ static void memfd(void)
 /* Somebody who is not of the tree has the master, and ends with the last slave. */
 static void pty_outside(void)
 {
-	int master, slave, status;
+	int master, slave;
+	char byte;
 	MUST(openpty(&master, &slave, NULL, NULL, NULL));
-	pid_t between = MUST(fork());
-	if (between == 0) {
-		if (MUST(fork()) == 0) {
-			char byte;
-			close(slave);
-			while (read(master, &byte, 1) > 0)
-				;
-			_exit(0);
-		}
+	if (victim_outsider() == 0) {
+		close(slave);
+		while (read(master, &byte, 1) > 0)
+			;
 		_exit(0);
 	}
-	MUST(waitpid(between, &status, 0));
 	close(master);
 }
 
@@ -335,12 +320,30 @@ static void message_queue(void)
 	MUST(mq_notify(q, &told));
 }
 
-/* The set goes with the namespace that the test has made. */
+/* Whoever was the last to use the set has ended. The set goes with the test's namespace. */
 static void semaphore_undo(void)
 {
 	struct sembuf take[] = { { 0, 2, 0 }, { 0, -1, SEM_UNDO } };
+	int status, set = MUST(semget(IPC_PRIVATE, 1, 0600));
+	MUST(semop(set, take, 2));
+	pid_t pid = MUST(fork());
+	if (pid == 0)
+		_exit(semop(set, take, 1) < 0);
+	MUST(waitpid(pid, &status, 0));
+}
 
-	MUST(semop(MUST(semget(IPC_PRIVATE, 1, 0600)), take, 2));
+static void semaphores_outside(void)
+{
+	int set = MUST(semget(IPC_PRIVATE, 2, 0600));
+	MUST(semctl(set, 0, SETVAL, 1));
+	if (victim_outsider() == 0) {
+		close_range(0, ~0U, 0);
+		semctl(set, 1, SETVAL, 1);
+		semop(set, &(struct sembuf){ 1, 0, 0 }, 1);
+		_exit(0);
+	}
+	while (MUST(semctl(set, 1, GETVAL)) != 1)
+		usleep(1000);
 }
 
 /* Nobody can be born there any more. */
@@ -593,18 +596,13 @@ static void tracee(void)
 /* The reader is adopted by whoever started us; it ends with the pipe. */
 static void pipe_outside(void)
 {
-	int ends[2], status;
+	int ends[2];
+	char byte;
 	MUST(pipe(ends));
-	pid_t between = MUST(fork());
-	if (between == 0) {
-		if (MUST(fork()) == 0) {
-			char byte;
-			close(ends[1]);
-			_exit(read(ends[0], &byte, 1) < 0);
-		}
-		_exit(0);
+	if (victim_outsider() == 0) {
+		close(ends[1]);
+		_exit(read(ends[0], &byte, 1) < 0);
 	}
-	MUST(waitpid(between, &status, 0));
 	close(ends[0]);
 }
 
@@ -732,6 +730,7 @@ static const struct mode {
 	{ "pidfd-outside", pid_fd, "pidfd" },
 	{ "proc-outside", proc_file, "process 1 outside" },
 	{ "message-queue", message_queue, "ipc mqueue .*mq_notify" },
+	{ "semaphores-outside", semaphores_outside, "ipc outside .*semaphores .*process [0-9]+" },
 	{ "semaphore-undo", semaphore_undo, "ipc undo .*a set in ckpt's own ipc namespace" },
 	{ "namespace-dead", dead_namespace, "ns pid .*no process of the tree is in it" },
 	{ "owner-outside", owner, "(F_SETOWN|owner)" },

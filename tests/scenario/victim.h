@@ -43,6 +43,9 @@ void victim_own_mounts(void);
 /* The state stands: tell the runner. Call it once, in the root of the tree. */
 void victim_ready(void);
 
+/* Forks a process that is not of the tree: 0 in it, as fork(2). */
+pid_t victim_outsider(void);
+
 /* Waits until all other threads and all below us sleep, stand still or are dead. */
 void victim_settle(void);
 

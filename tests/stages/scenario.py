@@ -6,6 +6,7 @@ tells the runner what is special about it:
        test: option=--X       an option for every ckpt command
        test: verify=no        never the same twice: ckpt verify is not asked
        test: hold=yes         a busy one that parks while DIR/hold exists (see busy.c)
+       test: between=COMMAND  done while there is no tree, in every other round, and without a feature
        test: huge-pages=N     so many free pages of the pool are needed: what is missing is lent to it
        test: only=STAGE       not a scenario of its own; used by that stage */
 """
@@ -47,7 +48,8 @@ def start(context, test, name, marks):
 def restored(context, test, name, marks):
     """Saved, killed, restored, twice over."""
     victim = start(context, test, name, marks)
-    roundtrip.rounds(context.ckpt(), test, victim, 2, **settings(marks), verify="verify" not in marks)
+    roundtrip.rounds(context.ckpt(), test, victim, 2, **settings(marks), verify="verify" not in marks,
+                     between=marks.get("between", []))
 
 
 def left_running(context, test, name, marks):

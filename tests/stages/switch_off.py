@@ -6,9 +6,9 @@ difference would satisfy."""
 import re
 
 from lib import ckpt as codes
-from lib import inventory, proc, tables
+from lib import inventory, proc, roundtrip, tables
 from lib.report import Failure, expect
-from stages.scenario import directives, settings, start
+from stages.scenario import directives, start
 
 
 def matrix(context):
@@ -81,14 +81,15 @@ def looks(victim, before, ignore):
     yield [f"check: {answer}" if answer.startswith(("bad ", "ok ")) else answer]
 
 
-def lost(context, test, victim, feature, ignore, options, pattern):
+def lost(context, test, victim, feature, marks, options, pattern):
     """With the loss allowed, the copy must not pass for the original, and what gives it away must be what the
     feature is about, not whatever else is different; returns that."""
     before = inventory.take(victim.pid)
     _, image, options = dumped(context, test, victim, feature, options)
+    roundtrip.meanwhile(marks.get("between", []))
     victim.pid = context.ckpt().restore(test, image, *options)
     others = []
-    for texts in looks(victim, before, ignore):
+    for texts in looks(victim, before, marks.get("ignore", [])):
         for text in texts:
             if re.search(pattern, text, re.S):
                 return text
@@ -105,7 +106,7 @@ def row(context, test, feature, scenario, how):
     another reason."""
     expect(how, f"the row of {feature} does not say what is to be missing, see tests/README.md")
     special = directives(context.source / "tests" / "scenario" / f"{scenario}.c")
-    marks, options = settings(special), special.get("option", [])
+    options = special.get("option", [])
     victim = start(context, test, scenario, special)
     victim.check("built")
     refused(context, test, victim, feature, options)
@@ -116,7 +117,7 @@ def row(context, test, feature, scenario, how):
         return "required"
     if how == "unrestorable":
         return unrestorable(context, test, victim, feature, options)
-    return lost(context, test, victim, feature, marks["ignore"], options, how)[:400]
+    return lost(context, test, victim, feature, special, options, how)[:400]
 
 
 def tests(context):

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char dir[PATH_MAX];
@@ -392,6 +393,20 @@ static bool rests(pid_t pid, bool own)
 	if (tasks)
 		closedir(tasks);
 	return rest;
+}
+
+pid_t victim_outsider(void)
+{
+	pid_t between = MUST(fork());
+	int status;
+
+	if (between == 0) {
+		if (MUST(fork()) == 0)
+			return 0;
+		_exit(0);
+	}
+	MUST(waitpid(between, &status, 0));
+	return between;
 }
 
 void victim_settle(void)
