@@ -3,7 +3,7 @@
  * Netlink sockets of protocols in which the kernel keeps nothing else about a socket than
  * its port, its groups and its options.
  */
-#include "internal.h"
+#include "genl.h"
 
 #include <linux/netlink.h>
 #include <poll.h>
@@ -14,8 +14,6 @@
 #define NETLINK_LIST_MEMBERSHIPS 9
 #endif
 
-#define GROUPS_MAX 1024
-
 static bool netlink_match(const struct ckpt_fd_found *f)
 {
 	return f->domain == AF_NETLINK;
@@ -25,7 +23,7 @@ static bool plain_protocol(int protocol)
 {
 	return protocol == NETLINK_ROUTE || protocol == NETLINK_SOCK_DIAG ||
 	       protocol == NETLINK_XFRM || protocol == NETLINK_FIB_LOOKUP ||
-	       protocol == NETLINK_KOBJECT_UEVENT;
+	       protocol == NETLINK_KOBJECT_UEVENT || protocol == NETLINK_GENERIC;
 }
 
 static int netlink_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
@@ -41,6 +39,8 @@ static int netlink_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 		return sock_refuse(run, f, "netlink-protocol", reason,
 				   "close it before the dump, or allow the loss");
 	r = sock_survey(run, f, err);
+	if (!r && f->protocol == NETLINK_GENERIC)
+		r = sock_generic_survey(run, f, err);
 	if (r)
 		return r;
 	if (poll(&p, 1, 0) < 0)
@@ -56,9 +56,9 @@ static int netlink_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	return r;
 }
 
-static int read_groups(int fd, uint32_t *groups, size_t *n)
+int sock_read_groups(int fd, uint32_t *groups, size_t *n)
 {
-	uint32_t bits[GROUPS_MAX / 32] = { 0 };
+	uint32_t bits[SOCK_GROUPS_MAX / 32] = { 0 };
 	socklen_t len = sizeof(bits);
 
 	*n = 0;
@@ -66,7 +66,7 @@ static int read_groups(int fd, uint32_t *groups, size_t *n)
 		return -errno;
 	if (len > sizeof(bits))
 		return -E2BIG;
-	for (uint32_t i = 0; i < GROUPS_MAX; i++)
+	for (uint32_t i = 0; i < SOCK_GROUPS_MAX; i++)
 		if (bits[i / 32] >> i % 32 & 1)
 			groups[(*n)++] = i + 1;
 	return 0;
@@ -78,10 +78,10 @@ static int netlink_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	Ckpt__Sock__Netlink rec = CKPT__SOCK__NETLINK__INIT;
 	struct sockaddr_nl local = { 0 }, peer = { 0 };
 	socklen_t len = sizeof(local), peer_len = sizeof(peer);
-	uint32_t groups[GROUPS_MAX];
+	uint32_t groups[SOCK_GROUPS_MAX];
 	struct sock_options options;
 	Ckpt__Sock__Owner owner;
-	int r = read_groups(f->fd, groups, &rec.n_groups);
+	int r = sock_read_groups(f->fd, groups, &rec.n_groups);
 
 	if (r || getsockname(f->fd, (struct sockaddr *)&local, &len) ||
 	    getpeername(f->fd, (struct sockaddr *)&peer, &peer_len))
@@ -99,8 +99,12 @@ static int netlink_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	rec.owner = &owner;
 	rec.options = options.ptr;
 	rec.n_options = options.n;
-	if (ckpt_record_put(run, SOCK_NETLINK, &rec.base, err))
-		return -err->err;
+	if (f->protocol == NETLINK_GENERIC)
+		r = sock_generic_put(run, &rec, err);
+	else
+		r = ckpt_record_put(run, SOCK_NETLINK, &rec.base, err);
+	if (r)
+		return r;
 	return sock_collect(run, f, err);
 }
 
@@ -117,9 +121,11 @@ static int netlink_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 	    !plain_protocol((int)rec->protocol))
 		return ckpt_fail_image(err, "open file %u is not a valid netlink socket", id);
 	for (size_t i = 0; i < rec->n_groups; i++)
-		if (!rec->groups[i] || rec->groups[i] > GROUPS_MAX)
+		if (!rec->groups[i] || rec->groups[i] > SOCK_GROUPS_MAX)
 			return ckpt_fail_image(err, "open file %u is in no valid group", id);
 	r = sock_owner_check(rec->owner, id, err);
+	if (!r)
+		r = sock_generic_plan(run, rec, err);
 	return r ? r : sock_options_check(rec->options, rec->n_options, id, err);
 }
 
@@ -140,6 +146,8 @@ static int bind_netlink(int fd, const Ckpt__Sock__Netlink *rec, struct ckpt_erro
 			       sizeof(rec->groups[i])))
 			return ckpt_fail_sys(err, errno, "NETLINK_ADD_MEMBERSHIP %u",
 					     rec->groups[i]);
+	if (sock_generic_join(fd, rec, err))
+		return -err->err;
 	if ((rec->peer_port || rec->peer_groups) &&
 	    connect(fd, (struct sockaddr *)&peer, sizeof(peer)))
 		return ckpt_fail_sys(err, errno, "connect(2) to netlink port %u", rec->peer_port);

@@ -7,6 +7,14 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
+static const struct ckpt_option options[] = {
+	{ .name = "check-families",
+	  .type = CKPT_OPT_BOOL,
+	  .def = "yes",
+	  .help = "at restore, families of generic netlink must have the numbers of the dump" },
+	{ 0 },
+};
+
 static const struct ckpt_feature features[] = {
 	{ "inet-listen", "listening TCP sockets with their options" },
 	{ "tcp", "TCP sockets that were never connected, bound or not" },
@@ -19,6 +27,7 @@ static const struct ckpt_feature features[] = {
 	{ "udp-queue", "datagrams that wait in UDP sockets" },
 	{ "packet", "packet sockets with their memberships" },
 	{ "netlink", "netlink sockets with their ports and groups" },
+	{ "generic", "sockets of generic netlink, with the groups of its families" },
 	{ "unix-listen", "listening unix sockets, named and abstract" },
 	{ "unix-pair", "socketpairs with queued data" },
 	{ "unix-stream", "unix stream and seqpacket sockets: connected by a name, bound, or new" },
@@ -190,11 +199,18 @@ static int let_go(struct ckpt_run *run, struct ckpt_error *err)
 
 /* A connection lives on by itself. */
 static const struct ckpt_field_rule rules[] = {
-	{ "Tcp", "send_seq", CKPT_EQ_VOLATILE }, { "Tcp", "out", CKPT_EQ_VOLATILE },
-	{ "Tcp", "unsent", CKPT_EQ_VOLATILE },	 { "Tcp", "receive_seq", CKPT_EQ_VOLATILE },
-	{ "Tcp", "in", CKPT_EQ_VOLATILE },	 { "Tcp", "timestamp", CKPT_EQ_VOLATILE },
-	{ "Tcp", "window", CKPT_EQ_VOLATILE },	 { "Tcp", "sndbuf", CKPT_EQ_VOLATILE },
-	{ "Tcp", "rcvbuf", CKPT_EQ_VOLATILE },	 { "Tcp", "hold", CKPT_EQ_VOLATILE },
+	{ "Tcp", "send_seq", CKPT_EQ_VOLATILE },
+	{ "Tcp", "out", CKPT_EQ_VOLATILE },
+	{ "Tcp", "unsent", CKPT_EQ_VOLATILE },
+	{ "Tcp", "receive_seq", CKPT_EQ_VOLATILE },
+	{ "Tcp", "in", CKPT_EQ_VOLATILE },
+	{ "Tcp", "timestamp", CKPT_EQ_VOLATILE },
+	{ "Tcp", "window", CKPT_EQ_VOLATILE },
+	{ "Tcp", "sndbuf", CKPT_EQ_VOLATILE },
+	{ "Tcp", "rcvbuf", CKPT_EQ_VOLATILE },
+	{ "Tcp", "hold", CKPT_EQ_VOLATILE },
+	/* a module may be loaded at any time */
+	{ "Netlink", "families", CKPT_EQ_VOLATILE },
 	{ NULL, NULL, CKPT_EQ_VOLATILE },
 };
 
@@ -256,9 +272,9 @@ static const struct ckpt_need needs[] = {
 };
 
 CKPT_PLUGIN{
-	CKPT_PLUGIN_HEADER,	  .name = "sock",   .version = "0.1.0",
-	.summary = "sockets",	  .license = "MIT", .features = features,
-	.records = records,	  .rules = rules,   .steps = steps,
-	.extensions = extensions, .needs = needs,   .state_free = sock_state_free,
-	.passing = passing,
+	CKPT_PLUGIN_HEADER,	  .name = "sock",     .version = "0.1.0",
+	.summary = "sockets",	  .license = "MIT",   .features = features,
+	.records = records,	  .rules = rules,     .steps = steps,
+	.extensions = extensions, .needs = needs,     .state_free = sock_state_free,
+	.passing = passing,	  .options = options,
 };

@@ -195,7 +195,7 @@ static void unix_waiting(void)
 
 static void netlink(void)
 {
-	MUST(socket(AF_NETLINK, SOCK_RAW, NETLINK_GENERIC));
+	MUST(socket(AF_NETLINK, SOCK_RAW, NETLINK_NETFILTER));
 }
 
 static void packet(void)
