@@ -140,15 +140,34 @@ static bool is_whole(const struct mnt_mount *m)
 }
 
 /* What is made where it is mounted, with paths for options. NULL: it can be. */
-static const char *no_place(const struct mnt_state *st, const struct mnt_mount *m)
+static const char *not_there(const struct mnt_state *st, const struct mnt_mount *m)
 {
 	if (m->fs->owner != m->ns->owner->id || ((m->locked || m->held) && !m->ns->owner->own))
 		return "an overlay is made again only by the owner of the mount namespace, who "
 		       "may unmount it";
 	if (!is_whole(m))
 		return "an overlay is made again only where it is mounted once, as a whole, and "
-		       "not as the root";
+		       "not as the root, or with directories that ckpt sees by their paths";
 	return mnt_overlay_lost(st, m);
+}
+
+/* If not there, then with the machine's directories, before it is mounted. */
+static const char *no_place(const struct mnt_state *st, const struct mnt_mount *m)
+{
+	const char *why = not_there(st, m);
+
+	if (why && mnt_overlay_layered(st, m))
+		m->fs->layered = true;
+	return m->fs->layered ? NULL : why;
+}
+
+/* The survey has asked that of a tree that is saved, and not of one that is verified. */
+static bool is_layered(const struct mnt_state *st, const struct mnt_fs *fs)
+{
+	for (size_t i = 0; fs->type->in_place && i < st->n_mounts; i++)
+		if (st->mounts[i].fs == fs)
+			no_place(st, &st->mounts[i]);
+	return fs->layered;
 }
 
 static bool shows_mounts(const struct mnt_state *st, const struct mnt_mount *m)
@@ -297,7 +316,8 @@ static ProtobufCBinaryData text(const char *s)
 	return (ProtobufCBinaryData){ strlen(s), (uint8_t *)(uintptr_t)s };
 }
 
-static int put_fs(struct ckpt_run *run, const struct mnt_fs *fs, struct ckpt_error *err)
+static int put_fs(struct ckpt_run *run, const struct mnt_state *st, const struct mnt_fs *fs,
+		  struct ckpt_error *err)
 {
 	Ckpt__Mnt__Filesystem rec = CKPT__MNT__FILESYSTEM__INIT;
 
@@ -307,6 +327,7 @@ static int put_fs(struct ckpt_run *run, const struct mnt_fs *fs, struct ckpt_err
 	rec.options = text(fs->first->options);
 	rec.owner = fs->owner;
 	rec.shows = fs->shows;
+	rec.layered = is_layered(st, fs);
 	return ckpt_record_put(run, MNT_REC_FILESYSTEM, &rec.base, err);
 }
 
@@ -378,7 +399,7 @@ int mnt_collect(struct ckpt_run *run, struct ckpt_error *err)
 
 		if (!st->fs[i]->id)
 			continue;
-		r = put_fs(run, st->fs[i], err);
+		r = put_fs(run, st, st->fs[i], err);
 		m = st->fs[i]->type->content == MNT_INODES && ckpt_feature_on(run, "content")
 			    ? widest(st, st->fs[i])
 			    : NULL;

@@ -112,7 +112,7 @@ static int check_overlay(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec, cons
 		return 0;
 	at += strlen(",upperdir=");
 	snprintf(upper, sizeof(upper), "%.*s", (int)strcspn(at, ","), at);
-	if (!ckpt_copies_collide(run, rec->ns, upper))
+	if (!ckpt_copies_collide(run, fs->layered ? 0 : rec->ns, upper))
 		return 0;
 	return ckpt_unmet(
 		run, CKPT_EXIT_REFUSED, "lay a layer over that directory (--layer)",

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/statvfs.h>
 
 #include "mnt.h"
 
@@ -116,6 +117,18 @@ bool mnt_fs_read_only(const Ckpt__Mnt__Filesystem *rec)
 	       (rec->options.len == 2 || rec->options.data[2] == ',');
 }
 
+/* A filesystem that does not get what it needs is mounted read-only, with a line for the log. */
+static int is_writable(const Ckpt__Mnt__Filesystem *rec, int mnt, struct ckpt_error *err)
+{
+	struct statvfs now;
+
+	if (fstatvfs(mnt, &now))
+		return ckpt_fail_sys(err, errno, "fstatvfs(3)");
+	return now.f_flag & ST_RDONLY && !mnt_fs_read_only(rec)
+		       ? ckpt_fail(err, EROFS, "it comes back read-only: the kernel's log says why")
+		       : 0;
+}
+
 int mnt_fs_create(const Ckpt__Mnt__Filesystem *rec, int owner_of, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE char *options = malloc(rec->options.len + 1);
@@ -141,7 +154,17 @@ int mnt_fs_create(const Ckpt__Mnt__Filesystem *rec, int owner_of, struct ckpt_er
 	if (fsconfig(fd, FSCONFIG_CMD_CREATE, NULL, NULL, 0))
 		return mnt_fs_message(fd, "making it", err);
 	mnt = fsmount(fd, FSMOUNT_CLOEXEC, 0);
-	return mnt < 0 ? mnt_fs_message(fd, "fsmount(2)", err) : mnt;
+	if (mnt < 0)
+		return mnt_fs_message(fd, "fsmount(2)", err);
+	r = is_writable(rec, mnt, err);
+	if (r < 0)
+		close(mnt);
+	return r < 0 ? r : mnt;
+}
+
+bool mnt_in_place(const Ckpt__Mnt__Filesystem *rec)
+{
+	return mnt_fstype(rec->type)->in_place && !rec->layered;
 }
 
 /* ---- making ---------------------------------------------------------------------------- */
@@ -172,12 +195,15 @@ static void creates_free(struct creates *c)
 static int create(void *arg, struct ckpt_error *err)
 {
 	const struct creates *c = arg;
+	CKPT_AUTO_FD int proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
 
 	if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
 		return ckpt_fail_sys(err, errno, "a mount namespace to mount in");
 	for (size_t i = 0; i < c->n; i++) {
 		const struct create *one = &c->list[i];
 
+		if (one->rec->layered && mnt_take_owners_ids(proc, err) < 0)
+			return -err->err;
 		*one->out = mnt_fs_create(one->rec, one->owner_of, err);
 		if (*one->out < 0)
 			return ckpt_wrap(err, "filesystem %u (%s)", one->rec->id, one->rec->type);
@@ -213,7 +239,7 @@ static int add(struct creates *c, const Ckpt__Mnt__Filesystem *rec, int *out,
 	return has_ids(rec) && one->owner_of < 0 ? one->owner_of : 0;
 }
 
-/* Those that need no helper of their owner. */
+/* Those that need no helper of their owner, or one with other ids. */
 static bool is_special(struct ckpt_run *run, const Ckpt__Mnt__Filesystem *rec)
 {
 	return rec->shows || mnt_fstype(rec->type)->in_place || ckpt_ns_by_id(run, rec->owner)->own;
@@ -233,7 +259,7 @@ int mnt_make_filesystem(struct ckpt_run *run, const Ckpt__Mnt__Filesystem *rec, 
 		*out = mnt_clone(shows->fd);
 		return *out < 0 ? ckpt_fail_sys(err, errno, "open_tree(2) of a namespace") : 0;
 	}
-	if (mnt_fstype(rec->type)->in_place)
+	if (mnt_in_place(rec))
 		return 0;
 	/* where ckpt is, no helper is needed: most are made so */
 	if (!shows && owner->own) {

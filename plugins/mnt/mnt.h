@@ -49,7 +49,8 @@ struct mnt_fs {
 	const struct mnt_fstype *type; /* NULL: from outside */
 	const struct ckpt_mount *first;
 	uint32_t owner, shows;
-	int probe; /* a mount of it, to ask for its owner; -1 */
+	bool layered; /* an overlay on directories that ckpt sees, and the tree not any more */
+	int probe;    /* a mount of it, to ask for its owner; -1 */
 	bool asked;
 };
 
@@ -155,8 +156,16 @@ void mnt_inode_of(Ckpt__Mnt__Inode *rec, const struct stat *st);
 int mnt_inode_apply(int fd, const Ckpt__Mnt__Inode *rec, struct ckpt_error *err);
 /* Find out where overlays work (overlay.c). */
 int mnt_find_work(struct ckpt_run *run, struct mnt_state *st, struct ckpt_error *err);
-/* Why it cannot be mounted again by its options; NULL: it can. */
+/* Why it cannot be mounted again by its options, where it is; NULL: it can. */
 const char *mnt_overlay_lost(const struct mnt_state *st, const struct mnt_mount *m);
+/* restore, in a user namespace: take its first ids, for this task only. */
+int mnt_take_owners_ids(int proc, struct ckpt_error *err);
+/* Can it be, in ckpt's own namespace? */
+bool mnt_overlay_layered(const struct mnt_state *st, const struct mnt_mount *m);
+/* restore: is it made where it is mounted? */
+bool mnt_in_place(const Ckpt__Mnt__Filesystem *rec);
+/* restore: are its layers there? */
+int mnt_overlay_plan(struct ckpt_run *run, const Ckpt__Mnt__Filesystem *rec);
 bool mnt_is_work(const struct mnt_state *st, const struct stat *dir);
 int mnt_content_save(struct ckpt_run *run, struct mnt_state *st, const struct mnt_mount *m,
 		     struct ckpt_error *err);

@@ -66,6 +66,8 @@ static int plan_fs(struct ckpt_run *run, const Ckpt__Mnt__Filesystem *rec, struc
 			   rec->id);
 	/* those of a filesystem that shows a namespace may need that; paths, to be where it is
 	 * mounted */
+	if (rec->layered && (strcmp(rec->type, "overlay") != 0 || mnt_overlay_plan(run, rec) < 0))
+		return ckpt_fail_image(err, "filesystem %u has no layers", rec->id);
 	if (!type->in_place && type->shows == CKPT_NS_TYPES && mnt_fs_try(rec, &why) < 0)
 		ckpt_unmet(run, CKPT_EXIT_REFUSED, "mount it without that option",
 			   "filesystem %u (%s) has an option that is not taken: %s", rec->id,
@@ -157,7 +159,7 @@ static bool good_in_place(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec)
 	const struct ckpt_ns *owner = ckpt_ns_by_id(run, rec->ns)->owner;
 	const Ckpt__Mnt__Mount *other;
 
-	if (!mnt_fstype(fs->type)->in_place)
+	if (!mnt_in_place(fs))
 		return true;
 	for (size_t i = 0; (other = ckpt_record_at(run, "mnt.mount", i)); i++)
 		if (other != rec && other->fs == rec->fs)

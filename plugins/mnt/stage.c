@@ -13,7 +13,6 @@
 #include <linux/openat2.h>
 #include <sched.h>
 #include <stdio.h>
-#include <sys/statvfs.h>
 #include <sys/syscall.h>
 
 #include "mnt.h"
@@ -42,20 +41,6 @@ static int fail(const Ckpt__Mnt__Mount *rec, struct ckpt_error *err)
 			 (const char *)rec->point.data);
 }
 
-/* A filesystem that does not get what it needs is mounted read-only, with a line for the log. */
-static int is_writable(const struct stage *s, size_t i, struct ckpt_error *err)
-{
-	const Ckpt__Mnt__Mount *rec = mount_at(s, i);
-	struct statvfs now;
-
-	if (fstatvfs(s->made->mounts[i], &now))
-		return ckpt_fail_sys(err, errno, "fstatvfs(3)");
-	if (now.f_flag & ST_RDONLY && !(rec->attr & MOUNT_ATTR_RDONLY) &&
-	    !mnt_fs_read_only(ckpt_record_by_id(s->run, "mnt.filesystem", rec->fs)))
-		return ckpt_fail(err, EROFS, "it comes back read-only: the kernel's log says why");
-	return 0;
-}
-
 /* Its options are paths: they lead where it is mounted, so our root is the new one by now. */
 static int make_in_place(const struct stage *s, const Ckpt__Mnt__Mount *rec, size_t i,
 			 struct ckpt_error *err)
@@ -64,9 +49,7 @@ static int make_in_place(const struct stage *s, const Ckpt__Mnt__Mount *rec, siz
 	int fd = mnt_fs_create(fs, -1, err);
 
 	s->made->mounts[i] = fd;
-	if (fd < 0 || mnt_prepare(fd, rec, err) < 0)
-		return -err->err;
-	return is_writable(s, i, err);
+	return fd < 0 || mnt_prepare(fd, rec, err) < 0 ? -err->err : 0;
 }
 
 /* Such a filesystem is its maker's: a user namespace's own must be made by a member of that. */
@@ -286,44 +269,12 @@ int mnt_stage(struct ckpt_run *run, struct mnt_made *made, struct ckpt_ns *ns,
 	return r;
 }
 
-/* 0 if it is mapped, else the first that is. */
-static int first_id(int proc, const char *map, uint32_t *id, struct ckpt_error *err)
-{
-	CKPT_AUTO_FILE FILE *f = ckpt_open_lines(proc, map);
-	uint32_t inside;
-
-	if (!f)
-		return ckpt_fail_sys(err, errno, "/proc/%s", map);
-	*id = UINT32_MAX;
-	while (fscanf(f, "%u%*[^\n]", &inside) == 1)
-		if (!inside || *id == UINT32_MAX)
-			*id = inside;
-	return *id == UINT32_MAX ? ckpt_fail(err, EOVERFLOW, "/proc/%s is empty", map) : 0;
-}
-
-/*
- * All that an overlay does in its layers it does with the ids of whoever mounted it. Those of
- * ckpt may not be mapped in there: then it is read-only (ovl_workdir_create()), or what it writes
- * is not the user namespace's. By system calls, for this task only.
- */
-static int take_owners_ids(int proc, struct ckpt_error *err)
-{
-	uint32_t uid, gid;
-
-	if (first_id(proc, "self/uid_map", &uid, err) < 0 ||
-	    first_id(proc, "self/gid_map", &gid, err) < 0)
-		return -err->err;
-	if (syscall(SYS_setresgid, gid, gid, gid) || syscall(SYS_setresuid, uid, uid, uid))
-		return ckpt_fail_sys(err, errno, "ids %u and %u of the user namespace", uid, gid);
-	return 0;
-}
-
 static int make_as_owner(void *arg, struct ckpt_error *err)
 {
 	struct stage *s = arg;
 	const Ckpt__Mnt__Mount *rec = mount_at(s, s->next);
 
-	return take_owners_ids(s->proc, err) < 0 || make_in_place(s, rec, s->next, err) < 0
+	return mnt_take_owners_ids(s->proc, err) < 0 || make_in_place(s, rec, s->next, err) < 0
 		       ? fail(rec, err)
 		       : 0;
 }

@@ -291,6 +291,43 @@ def numbers(context, test, make):
     again(test, pid, ckpt)
 
 
+# the root is an overlay, and its directories are out of the tree's sight
+ROOTED = """mount --make-rprivate /
+mkdir -p $1/layers/lower $1/layers/upper $1/layers/work $1/root
+{hide}
+mkdir -p $1/layers/lower/old $1/layers/lower/usr $1/layers/lower/proc $1/layers/upper $1/layers/work
+cd $1/layers/lower; ln -s usr/bin bin; ln -s usr/lib lib; ln -s usr/lib64 lib64
+mount -t overlay -o lowerdir=$1/layers/lower,upperdir=$1/layers/upper,workdir=$1/layers/work test $1/root
+mount --bind /usr $1/root/usr
+mount -t proc proc $1/root/proc
+cd $1/root; pivot_root . old; cd /; umount -l old
+exec sleep 99999"""
+
+
+def layers_hidden(context, test):
+    """What is to be seen by the paths of its layers is not what they are."""
+    pid, ckpt = build(context, test, tree=ROOTED.format(hide="mount -t tmpfs test $1/layers"))
+    run = ckpt.dump(test, pid, test.dir / "image", "--json", code=codes.REFUSED)
+    listed = [(item["object"], item["reason"]) for item in run.json()["blockers"]]
+    expect(len(listed) == 1 and listed[0][0] == "/" and "directories that ckpt sees" in listed[0][1],
+           f"{listed}")
+
+
+def layers_gone(context, test):
+    """A layer that is missing is named, and nothing made; it comes back, and so does the tree."""
+    pid, ckpt = build(context, test, tree=ROOTED.format(hide=""))
+    ckpt.dump(test, pid, test.dir / "image")
+    upper = test.dir / "layers" / "upper"
+    upper.rename(test.dir / "elsewhere")
+    run = ckpt.run(test, "restore", "-D", test.dir / "image", "-d", code=codes.FAILED)
+    expect(f"the directory {upper} of an overlay" in run.err, run.err)
+    (test.dir / "elsewhere").rename(upper)
+    pid = ckpt.restore(test, test.dir / "image")
+    test.cleanup(proc.kill_tree, pid)
+    pathlib.Path(f"/proc/{pid}/root/written").write_text("text")
+    expect(proc.read(upper / "written") == "text", "what is written does not come to the upper one")
+
+
 def options(context, test):
     """Of a tmpfs that was made read-only after it was filled, one that it takes once only."""
     tree = ("mount -t tmpfs -o noswap,size=1m test /srv; echo text >/srv/file; mount -o remount,ro /srv; "
@@ -314,4 +351,6 @@ def tests(context):
     for name, make in NUMBER_MAKERS.items():
         yield f"mounts/numbers/{name}", lambda test, make=make: numbers(context, test, make)
     yield "mounts/socket-on-overlay", lambda test: bound(context, test)
+    yield "mounts/overlay/hidden", lambda test: layers_hidden(context, test)
+    yield "mounts/overlay/gone", lambda test: layers_gone(context, test)
     yield "mounts/noswap", lambda test: options(context, test)
