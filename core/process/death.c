@@ -1,19 +1,29 @@
 /* SPDX-License-Identifier: MIT */
 /* Are tasks dead, and is what is left of them gone? */
+#include <poll.h>
 #include <stdio.h>
-#include <time.h>
 
 #include "process/set.h"
 
 #define PF_EXITING 0x4 /* field 9 of /proc/PID/stat, include/linux/sched.h */
+#define REAPER_US  3000000
 
-static void reap_threads(const struct ckpt_task *t)
+/* Are there threads that we still have to reap, as their tracer? */
+static bool reap_threads(const struct ckpt_task *t)
 {
+	bool left = false;
 	int status;
 
-	for (size_t i = t->n_threads; i-- > 0;)
-		while (tracer_wait(t->threads[i]->agent->tracer, t->threads[i]->tid, &status) > 0)
-			;
+	for (size_t i = t->n_threads; i-- > 0;) {
+		const struct ckpt_thread *th = t->threads[i];
+		pid_t r;
+
+		do
+			r = tracer_wait(th->agent->tracer, th->tid, &status);
+		while (r > 0);
+		left |= !r;
+	}
+	return left;
 }
 
 /*
@@ -21,7 +31,7 @@ static void reap_threads(const struct ckpt_task *t)
  * that were in it are reaped, maybe by somebody who waits for us to end first.
  * We reap as a tracer must, so that the real parents hear of the deaths.
  */
-bool is_dead(const struct ckpt_task *t)
+static bool is_dead(const struct ckpt_task *t)
 {
 	struct ckpt_error why = { 0 };
 	CKPT_AUTO_FREE char *stat = NULL;
@@ -49,24 +59,55 @@ static bool awaits_init(const struct ckpt_task *t)
 	       !ckpt_proc_stat_field(stat, 4, &parent) && parent == 1;
 }
 
+size_t await_deaths(const struct proc_set *ps)
+{
+	const struct ckpt_task *one = NULL;
+	size_t alive = 0;
+
+	for (size_t i = 0; i < ps->n; i++) {
+		if (is_dead(&ps->tasks[i]->pub))
+			continue;
+		one = &ps->tasks[i]->pub;
+		alive++;
+	}
+	if (one) {
+		struct pollfd end = { .fd = one->pidfd, .events = POLLIN };
+
+		(void)poll(&end, 1, 1);
+	}
+	return alive;
+}
+
 /*
  * A restore needs the numbers free, and pid 1 may take its time. Any other parent may be
  * waiting for us to end before it reaps.
  */
 void wait_for_reaper(const struct proc_set *ps)
 {
-	struct timespec nap = { 0, 5000000 };
+	const uint64_t end = now_us() + REAPER_US;
 
-	for (int i = 0; i < 600; i++) {
-		size_t waiting = 0;
+	do {
+		const struct ckpt_task *waiting = NULL;
+		struct pollfd p = { .fd = -1 };
 
 		for (size_t k = 0; k < ps->n; k++) {
+			const struct ckpt_task *t = &ps->tasks[k]->pub;
 			/* one dies after the other, the main thread may have been the first */
-			reap_threads(&ps->tasks[k]->pub);
-			waiting += awaits_init(&ps->tasks[k]->pub);
+			const bool ours = reap_threads(t);
+
+			if (!awaits_init(t))
+				continue;
+			waiting = t;
+			p.events = ours ? POLLIN : 0;
 		}
 		if (!waiting)
 			return;
-		nanosleep(&nap, NULL);
-	}
+		/*
+		 * Since Linux 6.9 a pidfd tells of the reaping too (POLLHUP). That of a thread
+		 * which stood for the task tells of the thread.
+		 */
+		if (!waiting->ended)
+			p.fd = waiting->pidfd;
+		(void)poll(&p, 1, p.events ? 1 : 5);
+	} while (now_us() < end);
 }

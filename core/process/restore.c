@@ -329,7 +329,6 @@ int proc_run(struct proc_set *ps, pid_t *root, struct ckpt_error *err)
 /* Children first: a pid namespace ends only when all that was made in it is reaped. */
 void proc_abort(struct proc_set *ps)
 {
-	struct timespec nap = { 0, 1000000 };
 	size_t left = ps->n;
 
 	ps->restoring = false;
@@ -343,11 +342,7 @@ void proc_abort(struct proc_set *ps)
 
 		while (waitpid(-1, &status, __WALL | WNOHANG) > 0)
 			;
-		left = 0;
-		for (size_t i = 0; i < ps->n; i++)
-			left += !is_dead(&ps->tasks[i]->pub);
-		if (left)
-			nanosleep(&nap, NULL);
+		left = await_deaths(ps);
 	}
 	wait_for_reaper(ps);
 }

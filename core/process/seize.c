@@ -728,19 +728,13 @@ static int kill_all(struct proc_set *ps, struct ckpt_error *err)
 
 static int kill_tree(struct proc_set *ps, struct ckpt_error *err)
 {
-	struct timespec nap = { 0, 1000000 };
 	size_t alive = ps->n;
 	int r = kill_all(ps, err);
 
 	if (r)
 		return r;
-	for (int i = 0; alive && i < 10000; i++) {
-		alive = 0;
-		for (size_t k = ps->n; k-- > 0;)
-			alive += !ps->tasks[k]->pub.zombie && !is_dead(&ps->tasks[k]->pub);
-		if (alive)
-			nanosleep(&nap, NULL);
-	}
+	for (int i = 0; alive && i < 10000; i++)
+		alive = await_deaths(ps);
 	for (size_t i = 0; i < ps->n; i++)
 		for (size_t k = 0; k < ps->tasks[i]->pub.n_threads; k++)
 			ps->tasks[i]->pub.threads[k]->agent->state = THREAD_GONE;

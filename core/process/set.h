@@ -227,8 +227,11 @@ int read_xstate(struct ckpt_agent *a, struct ckpt_error *err);
 bool is_exiting(const struct ckpt_thread *th);
 
 /* death.c */
-/* Is it dead, or dying for certain? Reaps what is ours to reap. */
-bool is_dead(const struct ckpt_task *t);
+/*
+ * How many are neither dead nor dying for certain; reaps what is ours to reap. A millisecond is
+ * waited for one of them.
+ */
+size_t await_deaths(const struct proc_set *ps);
 /* Give pid 1 some seconds to reap what it has inherited, so that numbers get free. */
 void wait_for_reaper(const struct proc_set *ps);
 
