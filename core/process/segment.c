@@ -293,9 +293,15 @@ uint64_t room_below(const char *maps, uint64_t addr)
 	return 0;
 }
 
-static const uint8_t *find_bytes(const uint8_t *p, size_t n, const char *what, size_t len)
+/* Not by memmem(3), which looks at each byte on its own. */
+static const uint8_t *find_pair(const uint8_t *p, const uint8_t *end, const char *pair)
 {
-	return memmem(p, n, what, len);
+	while (end - p > 1 && (p = memchr(p, pair[0], (size_t)(end - p) - 1))) {
+		if (p[1] == (uint8_t)pair[1])
+			return p;
+		p++;
+	}
+	return NULL;
 }
 
 /* Does "mov $15,%rax" or "mov $15,%eax" end right before `f`? Its length, or 0. */
@@ -308,12 +314,18 @@ static size_t mov_before(const uint8_t *text, const uint8_t *f)
 	return f - text >= 5 && !memcmp(f - 5, short_mov, 5) ? 5 : 0;
 }
 
+static bool complete(const struct gadgets *g)
+{
+	return g->syscall_ret && (g->sigreturn || g->pop_rax);
+}
+
 /* One pass for both: system call instructions are rare, and what surrounds them tells. */
-static void search_text(const uint8_t *text, size_t n, uint64_t at, struct gadgets *g)
+static bool search_text(const uint8_t *text, size_t n, uint64_t at, void *arg)
 {
 	const uint8_t *f = text, *end = text + n;
+	struct gadgets *g = arg;
 
-	while ((f = find_bytes(f, (size_t)(end - f), "\x0f\x05", 2))) {
+	for (; (f = find_pair(f, end, "\x0f\x05")); f += 2) {
 		size_t mov = mov_before(text, f);
 
 		if (!g->syscall_ret && end - f > 2 && f[2] == 0xc3)
@@ -321,16 +333,11 @@ static void search_text(const uint8_t *text, size_t n, uint64_t at, struct gadge
 		if (!g->sigreturn && mov)
 			g->sigreturn = at + (uint64_t)(f - text) - mov;
 		if (g->syscall_ret && g->sigreturn)
-			return;
-		f += 2;
+			return true;
 	}
-	if (!g->pop_rax && !g->sigreturn && (f = find_bytes(text, n, "\x58\xc3", 2)))
+	if (!g->pop_rax && !g->sigreturn && (f = find_pair(text, end, "\x58\xc3")))
 		g->pop_rax = at + (uint64_t)(f - text);
-}
-
-static bool complete(const struct gadgets *g)
-{
-	return g->syscall_ret && (g->sigreturn || g->pop_rax);
+	return complete(g);
 }
 
 /* Small enough for memory that malloc(3) has at hand: fresh pages cost more than the search. */
@@ -365,42 +372,60 @@ bool same_gadgets(int memfd, const char *maps, const struct gadgets *g)
 	       holds(memfd, maps, g->sigreturn, "\xb8\x0f\0\0\0\x0f\x05", 7);
 }
 
-/* chunks overlap, so that no instruction hides across a border */
-static void search_mapping(int memfd, uint64_t start, uint64_t end, uint8_t *buf, struct gadgets *g)
-{
-	for (uint64_t at = start; at < end && !complete(g); at += TEXT_CHUNK - 16) {
-		size_t want = end - at < TEXT_CHUNK ? end - at : TEXT_CHUNK;
-		ssize_t n = pread(memfd, buf, want, (off_t)at);
+typedef bool (*look_fn)(const uint8_t *text, size_t n, uint64_t at, void *arg);
 
-		if (n <= 0)
-			break;
-		search_text(buf, (size_t)n, at, g);
+/*
+ * From the end of a mapping to its start: what the dynamic linker has of the C library comes last
+ * in it. Chunks overlap, so that no instruction hides across a border.
+ */
+static bool search_mapping(int memfd, uint64_t start, uint64_t end, uint8_t *buf, look_fn look,
+			   void *arg)
+{
+	for (uint64_t until = end; until > start;) {
+		uint64_t at = until - start > TEXT_CHUNK ? until - TEXT_CHUNK : start;
+		ssize_t n = pread(memfd, buf, (size_t)(until - at), (off_t)at);
+
+		if (n > 0 && look(buf, (size_t)n, at, arg))
+			return true;
+		until = at > start ? at + 16 : start;
 	}
+	return false;
 }
 
 /*
- * From the last mapping to the first: the dynamic linker, whose text is small and has both, is the
- * last, and code that a program makes for itself comes before what it was started with.
+ * From the last mapping to the first: the dynamic linker, whose text is small and has all that is
+ * looked for, is the last, and code that a program makes for itself comes before what it was
+ * started with. 1: found.
  */
-int find_gadgets(int memfd, const char *maps, struct gadgets *g, struct ckpt_error *err)
+static int search_maps(int memfd, const char *maps, uint64_t not_in, look_fn look, void *arg,
+		       struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE uint8_t *buf = malloc(TEXT_CHUNK);
 
-	memset(g, 0, sizeof(*g));
 	if (!buf)
 		return ckpt_fail_sys(err, ENOMEM, "search in the task's text");
-	for (const char *line, *end = maps + strlen(maps); end > maps && !complete(g); end = line) {
+	for (const char *line, *end = maps + strlen(maps); end > maps; end = line) {
 		const char *before = memrchr(maps, '\n', (size_t)(end - maps) - 1);
 		uint64_t from, to;
 		char perms[5];
 
 		line = before ? before + 1 : maps;
 		if (next_map(line, &from, &to, perms) && perms[0] == 'r' && perms[2] == 'x' &&
-		    from < TASK_TOP)
-			search_mapping(memfd, from, to, buf, g);
+		    from < TASK_TOP && from != not_in &&
+		    search_mapping(memfd, from, to, buf, look, arg))
+			return 1;
 	}
-	if (complete(g))
-		return 0;
+	return 0;
+}
+
+int find_gadgets(int memfd, const char *maps, struct gadgets *g, struct ckpt_error *err)
+{
+	int r;
+
+	memset(g, 0, sizeof(*g));
+	r = search_maps(memfd, maps, 0, search_text, g, err);
+	if (r)
+		return r < 0 ? r : 0;
 	return ckpt_fail(err, ENOENT,
 			 "its text has no \"syscall; ret\" and no way to rt_sigreturn(2), "
 			 "without which a dump would not survive the death of ckpt");
@@ -411,31 +436,21 @@ bool same_syscall(int memfd, const char *maps, uint64_t at)
 	return at && holds(memfd, maps, at, "\x0f\x05", 2);
 }
 
+static bool search_syscall(const uint8_t *text, size_t n, uint64_t at, void *arg)
+{
+	const uint8_t *f = find_pair(text, text + n, "\x0f\x05");
+
+	if (f)
+		*(uint64_t *)arg = at + (uint64_t)(f - text);
+	return f != NULL;
+}
+
 int find_syscall(int memfd, const char *maps, uint64_t not_in, uint64_t *addr,
 		 struct ckpt_error *err)
 {
-	CKPT_AUTO_FREE uint8_t *buf = malloc(TEXT_CHUNK);
-	uint64_t start, end;
-	char perms[5];
-	const char *line, *p;
+	int r = search_maps(memfd, maps, not_in, search_syscall, addr, err);
 
-	if (!buf)
-		return ckpt_fail_sys(err, ENOMEM, "search in the task's text");
-	for (line = maps; (p = next_map(line, &start, &end, perms)); line = p) {
-		if (perms[0] != 'r' || perms[2] != 'x' || start >= TASK_TOP || start == not_in)
-			continue;
-		for (uint64_t at = start; at < end; at += TEXT_CHUNK - 16) {
-			size_t want = end - at < TEXT_CHUNK ? end - at : TEXT_CHUNK;
-			ssize_t n = pread(memfd, buf, want, (off_t)at);
-			const uint8_t *f = n > 0 ? find_bytes(buf, (size_t)n, "\x0f\x05", 2) : NULL;
-
-			if (f) {
-				*addr = at + (uint64_t)(f - buf);
-				return 0;
-			}
-			if (n <= 0)
-				break;
-		}
-	}
+	if (r)
+		return r < 0 ? r : 0;
 	return ckpt_fail(err, ENOENT, "no system call instruction in the task's text");
 }
