@@ -85,10 +85,13 @@ static struct ckpt_cost cost_now(const struct ckpt_run *run)
 				   .calls = run->calls };
 }
 
-static int add_cost(struct ckpt_run *run, const char *name, const struct ckpt_cost *before,
+/* From `before`, which is then the time of this look: asking for processor time is a system call.
+ */
+static int add_cost(struct ckpt_run *run, const char *name, struct ckpt_cost *before,
 		    struct ckpt_error *err)
 {
-	struct ckpt_cost cost = cost_now(run);
+	const struct ckpt_cost now = cost_now(run);
+	struct ckpt_cost cost = now;
 	struct ckpt_result *r = run->result;
 
 	cost.name = strdup(name);
@@ -102,6 +105,7 @@ static int add_cost(struct ckpt_run *run, const char *name, const struct ckpt_co
 	cost.scripts -= before->scripts;
 	cost.calls -= before->calls;
 	r->steps[r->n_steps++] = cost;
+	*before = now;
 	return 0;
 }
 
@@ -144,9 +148,9 @@ static int run_milestone(struct ckpt_run *run, const char *name,
 }
 
 static int run_node(struct ckpt_run *run, const struct graph_node *n,
-		    const struct milestone_action *actions, struct ckpt_error *err)
+		    const struct milestone_action *actions, struct ckpt_cost *before,
+		    struct ckpt_error *err)
 {
-	const struct ckpt_cost before = cost_now(run);
 	int r;
 
 	if (run->ctx->cancelled && !run->too_late)
@@ -156,19 +160,20 @@ static int run_node(struct ckpt_run *run, const struct graph_node *n,
 	/* an error of a step may only follow from what a blocker left out */
 	if (r < 0 && n->step && run->result->n_blockers && !run->too_late)
 		return run_check_blockers(run, err);
-	return r < 0 ? r : add_cost(run, n->name, &before, err);
+	return r < 0 ? r : add_cost(run, n->name, before, err);
 }
 
 int run_execute(struct ckpt_run *run, const struct milestone_action *actions, const char *until,
 		struct ckpt_error *err)
 {
 	const struct graph *g;
+	struct ckpt_cost before = cost_now(run);
 	int r = engine_graph(run->ctx, run->kind, &g, err);
 
 	for (size_t i = 0; !r && i < g->n; i++) {
 		const struct graph_node *n = &g->nodes[g->order[i]];
 
-		r = run_node(run, n, actions, err);
+		r = run_node(run, n, actions, &before, err);
 		if (!n->step && until && !strcmp(n->name, until))
 			break;
 	}
