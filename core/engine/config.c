@@ -207,7 +207,7 @@ int config_profile(struct settings *s, struct ckpt_error *err)
 		return 0;
 	/* the list moves while the profile is added to it; the strings stay */
 	own = *chosen;
-	r = paths_profiles(&dirs, err);
+	r = paths_profiles(&dirs, s, err);
 	if (!r)
 		r = read_profile(s, &dirs, &own, err);
 	paths_free(&dirs);
@@ -218,7 +218,7 @@ int config_profile(struct settings *s, struct ckpt_error *err)
 static int read_default(struct settings *s, struct ckpt_error *err)
 {
 	struct paths files;
-	int r = paths_config(&files, err);
+	int r = paths_config(&files, s, err);
 
 	for (size_t i = 0; !r && i < files.n; i++) {
 		if (access(files.dir[i], F_OK) == 0)

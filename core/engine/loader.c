@@ -178,6 +178,13 @@ int plugins_add(struct plugin_set *ps, const char *name, const char *path, void 
 	return 0;
 }
 
+/* A directory that is searched. */
+struct search {
+	const char *dir;
+	int bad; /* what is wrong with it, for each file in it: 0 or a negative errno */
+	struct ckpt_error why;
+};
+
 /* Whoever may write the file, or swap it, would run as root through us. */
 static int check_owner(const char *path, const struct stat *st, const char *what,
 		       struct ckpt_error *err)
@@ -192,8 +199,19 @@ static int check_owner(const char *path, const struct stat *st, const char *what
 	return 0;
 }
 
-/* Of a file that is no link the directory is the one that was searched. */
-static int check_file(const char *dir, const char *path, bool link, struct ckpt_error *err)
+static int check_directory(const char *dir, struct ckpt_error *err)
+{
+	struct stat st;
+
+	if (geteuid() != 0)
+		return 0;
+	if (stat(dir, &st) < 0)
+		return ckpt_fail_sys(err, errno, "%s", dir);
+	return check_owner(dir, &st, "the directory", err);
+}
+
+/* Of a file that is no link the directory is the one that is searched. */
+static int check_file(const struct search *in, const char *path, bool link, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE char *real = link ? realpath(path, NULL) : strdup(path);
 	struct stat st;
@@ -203,18 +221,16 @@ static int check_file(const char *dir, const char *path, bool link, struct ckpt_
 		return ckpt_fail_sys(err, errno, "%s", path);
 	if (!S_ISREG(st.st_mode))
 		return ckpt_fail(err, EINVAL, "it is no regular file");
-	if (geteuid() != 0)
-		return 0;
-	r = check_owner(real, &st, "the file", err);
+	r = geteuid() ? 0 : check_owner(real, &st, "the file", err);
 	if (r < 0)
 		return r;
 	if (link) {
 		*strrchr(real, '/') = '\0';
-		dir = *real ? real : "/";
+		return check_directory(*real ? real : "/", err);
 	}
-	if (stat(dir, &st) < 0)
-		return ckpt_fail_sys(err, errno, "%s", dir);
-	return check_owner(dir, &st, "the directory", err);
+	if (in->bad)
+		*err = in->why;
+	return in->bad;
 }
 
 static int load_file(struct plugin_set *ps, const char *name, const char *path,
@@ -248,33 +264,33 @@ static int load_file(struct plugin_set *ps, const char *name, const char *path,
 /* What a plugin's file is: 1 a link, 0 none, MASKED a link to /dev/null. */
 enum { MASKED = 2 };
 
-static int link_kind(const char *path)
+static int link_kind(const struct dirent *file, const char *path)
 {
 	char target[PATH_MAX];
-	ssize_t n = readlink(path, target, sizeof(target) - 1);
+	ssize_t n = file->d_type == DT_REG ? -1 : readlink(path, target, sizeof(target) - 1);
 
 	return n < 0 ? 0 : n == 9 && !memcmp(target, "/dev/null", 9) ? MASKED : 1;
 }
 
-static int add_file(struct plugin_set *ps, const char *dir, const char *file,
+static int add_file(struct plugin_set *ps, const struct search *in, const struct dirent *file,
 		    struct ckpt_error *err)
 {
-	CKPT_AUTO_FREE char *name = strndup(file + 5, strlen(file) - 8);
+	CKPT_AUTO_FREE char *name = strndup(file->d_name + 5, strlen(file->d_name) - 8);
 	CKPT_AUTO_FREE char *path = NULL;
 	struct ckpt_error why = { 0 };
 	char text[sizeof(why.text) + sizeof(why.hint) + 3];
 	int link;
 
-	if (!name || asprintf(&path, "%s/%s", dir, file) < 0) {
+	if (!name || asprintf(&path, "%s/%s", in->dir, file->d_name) < 0) {
 		path = NULL;
 		return fail_nomem(err);
 	}
 	if (plugins_by_name(ps, name) || rejected_by_name(ps, name))
 		return 0;
-	link = link_kind(path);
+	link = link_kind(file, path);
 	if (link == MASKED)
 		return reject(ps, name, path, "masked by a link to /dev/null", true, err);
-	if (check_file(dir, path, link, &why) == 0 && load_file(ps, name, path, &why) == 0)
+	if (check_file(in, path, link, &why) == 0 && load_file(ps, name, path, &why) == 0)
 		return 0;
 	if (why.err == ENOMEM) {
 		*err = why;
@@ -298,6 +314,7 @@ static int by_name(const struct dirent **a, const struct dirent **b)
 
 int plugins_scan(struct plugin_set *ps, const char *dir, bool must, struct ckpt_error *err)
 {
+	struct search in = { .dir = dir };
 	struct dirent **files = NULL;
 	int n = scandir(dir, &files, is_plugin_file, by_name), r = 0;
 
@@ -311,16 +328,17 @@ int plugins_scan(struct plugin_set *ps, const char *dir, bool must, struct ckpt_
 			err->exit = CKPT_EXIT_USAGE;
 		return -e;
 	}
+	in.bad = check_directory(dir, &in.why);
 	for (int i = 0; i < n; i++) {
 		if (!r)
-			r = add_file(ps, dir, files[i]->d_name, err);
+			r = add_file(ps, &in, files[i], err);
 		free(files[i]);
 	}
 	free(files);
 	return r;
 }
 
-int plugins_find(struct plugin_set *ps, const struct settings *s, struct ckpt_error *err)
+int plugins_find(struct plugin_set *ps, struct settings *s, struct ckpt_error *err)
 {
 	struct paths dirs;
 	int r = 0;
@@ -334,7 +352,7 @@ int plugins_find(struct plugin_set *ps, const struct settings *s, struct ckpt_er
 		}
 	if (r < 0)
 		return r;
-	r = paths_plugins(&dirs, err);
+	r = paths_plugins(&dirs, s, err);
 	for (size_t i = 0; !r && i < dirs.n; i++)
 		r = plugins_scan(ps, dirs.dir[i], false, err);
 	paths_free(&dirs);

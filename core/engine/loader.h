@@ -57,7 +57,7 @@ struct plugin_set {
 void plugins_free(struct plugin_set *ps);
 
 /* Search the directories of the settings and the default ones. */
-int plugins_find(struct plugin_set *ps, const struct settings *s, struct ckpt_error *err);
+int plugins_find(struct plugin_set *ps, struct settings *s, struct ckpt_error *err);
 
 /* Search one directory; `must` if it was asked for by name. */
 int plugins_scan(struct plugin_set *ps, const char *dir, bool must, struct ckpt_error *err);

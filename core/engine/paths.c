@@ -6,18 +6,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <ckpt/cleanup.h>
 
+#include "engine/settings.h"
 #include "engine/text.h"
 
-/* The directory of the object that this function is linked into, links resolved. */
-static char *own_dir(void)
+/* The directory of the object that this function is linked into, links resolved; found out once. */
+static const char *own_dir(struct settings *s)
 {
 	CKPT_AUTO_FREE char *path = NULL;
 	Dl_info info;
 	char *slash;
 
+	if (s->own_dir)
+		return s->own_dir;
 	if (!dladdr((const void *)(uintptr_t)&paths_plugins, &info) || !info.dli_fname)
 		return NULL;
 	path = realpath(info.dli_fname, NULL);
@@ -27,32 +31,34 @@ static char *own_dir(void)
 	if (!slash)
 		return NULL;
 	*slash = '\0';
-	return ckpt_steal_ptr(&path);
+	s->own_dir = ckpt_steal_ptr(&path);
+	return s->own_dir;
 }
 
 static int add(struct paths *p, const char *base, const char *tail, struct ckpt_error *err)
 {
-	CKPT_AUTO_FREE char *path = NULL;
-	CKPT_AUTO_FREE char *real = NULL;
+	struct stat *own = &p->is[p->n];
+	char *path;
 
 	if (!base)
 		return 0;
-	if (asprintf(&path, "%s%s", base, tail) < 0) {
-		path = NULL;
+	if (asprintf(&path, "%s%s", base, tail) < 0)
 		return fail_nomem(err);
-	}
 	/* installed, the directory beside the library is the configured one: once is enough */
-	real = realpath(path, NULL);
-	for (size_t i = 0; real && i < p->n; i++)
-		if (!strcmp(p->dir[i], real))
+	if (stat(path, own))
+		*own = (struct stat){ 0 };
+	for (size_t i = 0; own->st_ino && i < p->n; i++)
+		if (p->is[i].st_dev == own->st_dev && p->is[i].st_ino == own->st_ino) {
+			free(path);
 			return 0;
-	p->dir[p->n++] = real ? ckpt_steal_ptr(&real) : ckpt_steal_ptr(&path);
+		}
+	p->dir[p->n++] = path;
 	return 0;
 }
 
-int paths_plugins(struct paths *p, struct ckpt_error *err)
+int paths_plugins(struct paths *p, struct settings *s, struct ckpt_error *err)
 {
-	CKPT_AUTO_FREE char *own = own_dir();
+	const char *own = own_dir(s);
 	int r;
 
 	*p = (struct paths){ 0 };
@@ -64,9 +70,9 @@ int paths_plugins(struct paths *p, struct ckpt_error *err)
 	return r;
 }
 
-int paths_profiles(struct paths *p, struct ckpt_error *err)
+int paths_profiles(struct paths *p, struct settings *s, struct ckpt_error *err)
 {
-	CKPT_AUTO_FREE char *own = own_dir();
+	const char *own = own_dir(s);
 	int r;
 
 	*p = (struct paths){ 0 };
@@ -78,9 +84,9 @@ int paths_profiles(struct paths *p, struct ckpt_error *err)
 	return r;
 }
 
-int paths_config(struct paths *p, struct ckpt_error *err)
+int paths_config(struct paths *p, struct settings *s, struct ckpt_error *err)
 {
-	CKPT_AUTO_FREE char *own = own_dir();
+	const char *own = own_dir(s);
 	int r;
 
 	*p = (struct paths){ 0 };

@@ -170,6 +170,7 @@ void settings_free(struct settings *s)
 		free(s->list[i].origin);
 	}
 	free(s->list);
+	free(s->own_dir);
 	*s = (struct settings){ 0 };
 }
 

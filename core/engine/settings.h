@@ -41,6 +41,7 @@ struct setting {
 struct settings {
 	struct setting *list; /* in order of counting: by layer, then as given */
 	size_t n;
+	char *own_dir; /* of libckpt, once somebody has asked (paths.c) */
 };
 
 void settings_free(struct settings *s);
