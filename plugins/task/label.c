@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "task.h"
 
@@ -26,18 +27,19 @@ static const char *const files[] = {
 	"selinux/sockcreate",
 };
 
-/* Without the newline or NUL at its end; "": there is none. */
+/*
+ * Without the newline or NUL at its end; "": there is none. -ESRCH: the task is gone. Any other
+ * error is that of a kernel without that module, or with none at all.
+ */
 static int look(int dir, const char *path, char *buf, size_t size)
 {
 	CKPT_AUTO_FD int fd = openat(dir, path, O_RDONLY | O_CLOEXEC);
 	ssize_t n = fd < 0 ? -1 : read(fd, buf, size - 1);
+	const int e = errno;
 
-	if (n < 0 && errno == ESRCH)
-		return -ESRCH;
-	/* a kernel without that module, or with none at all */
 	buf[n > 0 ? n : 0] = 0;
 	buf[strcspn(buf, "\n")] = 0;
-	return 0;
+	return n < 0 ? -e : 0;
 }
 
 void task_label_own(char *buf, size_t size)
@@ -59,27 +61,65 @@ static void refuse(struct ckpt_run *run, const struct ckpt_task *t, const char *
 		"come back with ckpt's");
 }
 
-/* Each process is named once. */
-void task_label_survey(struct ckpt_run *run, const struct ckpt_task *t)
+#define N_FILES CKPT_ARRAY_SIZE(files)
+
+static void free_own(char *(*own)[N_FILES])
 {
-	char theirs[TASK_LABEL_SIZE], ours[TASK_LABEL_SIZE], path[96];
+	for (size_t i = 0; i < N_FILES; i++)
+		free((*own)[i]);
+}
+
+/* ckpt's own, of each file. 0: no module of this kernel shows any, of nobody. */
+static int read_own(char *own[N_FILES], struct ckpt_error *err)
+{
+	char path[64], label[TASK_LABEL_SIZE];
+
+	for (size_t i = 0; i < N_FILES; i++) {
+		int r;
+
+		snprintf(path, sizeof(path), "/proc/self/attr/%s", files[i]);
+		r = look(AT_FDCWD, path, label, sizeof(label));
+		if (!i && (r == -EINVAL || r == -ENOENT))
+			return 0;
+		own[i] = strdup(label);
+		if (!own[i])
+			return ckpt_fail_sys(err, ENOMEM, "labels");
+	}
+	return 1;
+}
+
+/* Each process is named once. */
+static void survey_task(struct ckpt_run *run, const struct ckpt_task *t, char *const own[N_FILES])
+{
+	char theirs[TASK_LABEL_SIZE], path[96];
 
 	for (size_t k = 0; k < t->n_threads; k++)
-		for (size_t i = 0; i < CKPT_ARRAY_SIZE(files); i++) {
+		for (size_t i = 0; i < N_FILES; i++) {
 			snprintf(path, sizeof(path), "task/%d/attr/%s", (int)t->threads[k]->tid,
 				 files[i]);
-			if (look(t->procfd, path, theirs, sizeof(theirs)) < 0)
+			if (look(t->procfd, path, theirs, sizeof(theirs)) == -ESRCH)
 				break;
-			snprintf(path, sizeof(path), "/proc/self/attr/%s", files[i]);
-			look(AT_FDCWD, path, ours, sizeof(ours));
-			if (strcmp(theirs, ours)) {
-				refuse(run, t, files[i], t->threads[k]->tid, theirs, ours);
+			if (strcmp(theirs, own[i])) {
+				refuse(run, t, files[i], t->threads[k]->tid, theirs, own[i]);
 				return;
 			}
 			/* no module has anything to say */
 			if (!i && !*theirs)
 				break;
 		}
+}
+
+int task_labels_survey(struct ckpt_run *run, struct ckpt_error *err)
+{
+	__attribute__((cleanup(free_own))) char *own[N_FILES] = { 0 };
+	int r = read_own(own, err);
+
+	if (r <= 0)
+		return r;
+	for (size_t i = 0; i < ckpt_task_count(run); i++)
+		if (!ckpt_task_at(run, i)->zombie)
+			survey_task(run, ckpt_task_at(run, i), own);
+	return 0;
 }
 
 void task_label_plan(struct ckpt_run *run, const Ckpt__Task__Saved *saved)

@@ -104,10 +104,11 @@ int task_survey(struct ckpt_run *run, struct ckpt_error *err)
 			continue;
 		elf_class(run, t);
 		policies(run, t);
-		task_label_survey(run, t);
 		if (t->stopped)
 			task_want(run, TASK_STOPPED, t, "stopped by a signal");
 	}
-	r = task_places_survey(run, err);
+	r = task_labels_survey(run, err);
+	if (!r)
+		r = task_places_survey(run, err);
 	return r < 0 ? r : sharing(run, err);
 }

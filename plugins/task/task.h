@@ -185,7 +185,7 @@ void task_inside_script(struct ckpt_script *s, const struct task_inside *in);
 /* label.c */
 #define TASK_LABEL_SIZE 4096
 void task_label_own(char *buf, size_t size);
-void task_label_survey(struct ckpt_run *run, const struct ckpt_task *t);
+int task_labels_survey(struct ckpt_run *run, struct ckpt_error *err);
 void task_label_plan(struct ckpt_run *run, const Ckpt__Task__Saved *saved);
 
 /* domain.c: Landlock */
