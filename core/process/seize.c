@@ -138,31 +138,40 @@ static int hand_over(struct scan *s, struct ckpt_thread *th, struct ckpt_error *
 	return seize_thread(s, th, err);
 }
 
+static int fail_suspend(const struct ckpt_thread *th, int e, struct ckpt_error *err)
+{
+	ckpt_fail_as(err, CKPT_EXIT_PRIVILEGE, e, "thread %d: suspending its filter: %s",
+		     (int)th->tid, ckpt_errno_name(e));
+	return ckpt_hint(err, "it needs CAP_SYS_ADMIN in the initial user namespace, and ckpt must "
+			      "not be under a seccomp filter itself");
+}
+
+/* It is not one of the task's, but has the number of one that was? Then it goes on. */
+static bool is_stranger(struct ckpt_thread *th)
+{
+	if (!has_gone(th))
+		return false;
+	INSIST(ckpt_ptrace(th, PTRACE_DETACH, NULL, NULL));
+	th->agent->state = THREAD_GONE;
+	return true;
+}
+
 /*
  * A filter must not be asked about the agent's calls. It is suspended when the thread stands and
  * not before: about calls of its own it has to be asked. Nor later: a thread that still runs may
  * give its filters to one that stands (SECCOMP_FILTER_FLAG_TSYNC). ckpt may not be allowed to.
+ * Who has one is asked when all of the task stand (look_again()).
  */
 static int look_after(struct scan *s, struct ckpt_thread *th, struct ckpt_error *err)
 {
-	const bool filtered = rescue_is_filtered(th);
-
-	/* unknown for certain if it is not one of the task's, but has the number of one that was */
-	if (filtered && has_gone(th)) {
-		INSIST(ckpt_ptrace(th, PTRACE_DETACH, NULL, NULL));
-		th->agent->state = THREAD_GONE;
-		return 0;
-	}
-	if ((filtered || th->task->stopped) && !th->agent->tracer && s->ps->keeper.shares)
+	if (th->task->stopped && !th->agent->tracer && s->ps->keeper.shares)
 		return hand_over(s, th, err);
 	if (INSIST(ckpt_ptrace(th, PTRACE_SETOPTIONS, NULL,
-			       PTRACE_O_TRACESYSGOOD | PTRACE_O_SUSPEND_SECCOMP)) &&
-	    filtered) {
-		ckpt_fail_as(err, CKPT_EXIT_PRIVILEGE, errno,
-			     "thread %d: suspending its filter: %s", (int)th->tid,
-			     ckpt_errno_name(errno));
-		return ckpt_hint(err, "it needs CAP_SYS_ADMIN in the initial user namespace, and "
-				      "ckpt must not be under a seccomp filter itself");
+			       PTRACE_O_TRACESYSGOOD | PTRACE_O_SUSPEND_SECCOMP))) {
+		const int e = errno;
+
+		if (rescue_is_filtered(th) && !is_stranger(th))
+			return fail_suspend(th, e, err);
 	}
 	return 0;
 }
@@ -375,10 +384,12 @@ static int look_again(struct scan *s, struct ckpt_error *err)
 	const struct ckpt_task *t = &s->task->pub;
 	int r = 0;
 
-	for (size_t i = 0; s->ps->keeper.shares && !r && i < t->n_threads; i++) {
+	for (size_t i = 0; !r && i < t->n_threads; i++) {
 		struct ckpt_agent *a = t->threads[i]->agent;
 
-		if (a->state != THREAD_STOPPED || a->tracer || !rescue_is_filtered(a->th))
+		/* what cannot be read counts as a filter */
+		if (a->state != THREAD_STOPPED || (!a->tracer && !rescue_is_filtered(a->th)) ||
+		    is_stranger(a->th) || a->tracer || !s->ps->keeper.shares)
 			continue;
 		r = hand_over(s, a->th, err);
 		/* it has run: whom has it made? */
