@@ -48,11 +48,8 @@ static int add(struct numbers *s, const struct pid_plan *p, uint32_t ns, const i
 
 static bool taken_here(int32_t nr)
 {
-	char path[32];
-
-	/* threads answer below /proc too; a group lives on without its leader */
-	snprintf(path, sizeof(path), "/proc/%d", nr);
-	return access(path, F_OK) == 0 || kill(-nr, 0) == 0 || errno == EPERM;
+	/* threads answer too; a group lives on without its leader */
+	return kill(nr, 0) == 0 || errno == EPERM || kill(-nr, 0) == 0 || errno == EPERM;
 }
 
 static void check_free(struct ckpt_run *run, const struct pid_node *n, const int32_t *nr,
