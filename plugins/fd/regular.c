@@ -9,6 +9,8 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/magic.h>
+#include <linux/openat2.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
 
@@ -189,26 +191,54 @@ static const char *changed(struct ckpt_run *run, const Ckpt__Fd__Regular *rec,
 	return NULL;
 }
 
-/*
- * The kernel's name of a file goes through no symbolic link. Who owns a directory on the way can
- * put one there while the tree is away, and ckpt would open what it leads to for his programs.
- */
-static int check_way(uint32_t mnt, const char *path, int fd, struct ckpt_error *err)
+/* What the link on the way leads to. */
+static int fail_way(const char *path, struct ckpt_error *err)
 {
+	CKPT_AUTO_FD int fd = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
 	char self[32], way[PATH_MAX];
 	ssize_t len;
 
-	/* a lookup in a mount namespace follows none */
-	if (mnt)
-		return 0;
 	snprintf(self, sizeof(self), "/proc/self/fd/%d", fd);
-	len = readlink(self, way, sizeof(way));
+	len = fd < 0 ? -1 : readlink(self, way, sizeof(way));
 	if (len < 0)
-		return ckpt_fail_sys(err, errno, "%s", path);
-	if ((size_t)len == strlen(path) && !memcmp(way, path, (size_t)len))
-		return 0;
+		return ckpt_fail(err, ELOOP, "%s leads through a symbolic link", path);
 	return ckpt_fail(err, ELOOP, "%s leads through a symbolic link, to %.*s", path, (int)len,
 			 way);
+}
+
+/*
+ * The kernel's name of a file goes through no symbolic link. Who owns a directory on the way can
+ * put one there while the tree is away, and ckpt would open what it leads to for his programs. A
+ * lookup in a mount namespace follows none anyway.
+ */
+static int open_straight(struct ckpt_run *run, uint32_t mnt, const char *path, int flags,
+			 struct ckpt_error *err)
+{
+	const struct open_how how = { .flags = (uint64_t)(unsigned)(flags | O_CLOEXEC),
+				      .resolve = RESOLVE_NO_SYMLINKS };
+	int fd;
+
+	if (mnt)
+		return ckpt_open_in(run, mnt, path, flags, 0, err);
+	fd = (int)syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof(how));
+	if (fd < 0 && errno == ELOOP)
+		return fail_way(path, err);
+	return fd < 0 ? ckpt_fail_sys(err, errno, "open(2) of %s", path) : fd;
+}
+
+/* What is there now. -EINPROGRESS: a namespace that is not made yet. */
+static int look_at_path(struct ckpt_run *run, uint32_t mnt, const char *path, struct stat *st,
+			struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int fd = -1;
+	int r;
+
+	if (mnt) {
+		r = ckpt_stat_in(run, mnt, path, true, st);
+		return r < 0 ? ckpt_fail(err, -r, "%s: %s", path, ckpt_errno_name(r)) : 0;
+	}
+	fd = open_straight(run, mnt, path, O_PATH | O_NOFOLLOW, err);
+	return fd < 0 ? fd : fstat(fd, st) ? ckpt_fail_sys(err, errno, "%s", path) : 0;
 }
 
 static int regular_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
@@ -216,7 +246,6 @@ static int regular_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 	const Ckpt__Fd__Regular *rec = ckpt_record_need(run, "fd.regular", id, err);
 	const Ckpt__Fd__File *file = ckpt_record_need(run, "fd.file", id, err);
 	struct ckpt_error why = { 0 };
-	CKPT_AUTO_FD int seen = -1;
 	const char *path, *what;
 	char buf[PATH_MAX];
 	struct stat st;
@@ -233,14 +262,10 @@ static int regular_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 		return fd_detached_plan(run, rec->detached, path, file, err);
 	if (fd_copies_check(run, rec->mnt, path, file))
 		return 0;
-	r = ckpt_stat_in(run, rec->mnt, path, true, &st);
+	r = look_at_path(run, rec->mnt, path, &st, &why);
 	if (r == -EINPROGRESS)
 		return 0;
 	if (r < 0)
-		return ckpt_unmet(run, CKPT_EXIT_FAILED, "put the file back where it was", "%s: %s",
-				  path, ckpt_errno_name(r));
-	seen = rec->mnt ? -1 : open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-	if (seen >= 0 && check_way(rec->mnt, path, seen, &why) < 0)
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "put the file back where it was", "%s",
 				  why.text);
 	if ((st.st_mode & S_IFMT) != rec->type)
@@ -272,36 +297,35 @@ bool fd_copies_check(struct ckpt_run *run, uint32_t mnt, const char *path,
 	return true;
 }
 
-static int check_found(uint32_t mnt, const char *path, uint32_t type, int fd,
-		       struct ckpt_error *err)
+static int check_found(const char *path, uint32_t type, int fd, struct ckpt_error *err)
 {
 	struct stat st;
 
-	if (fstat(fd, &st) || (st.st_mode & S_IFMT) != type)
-		return ckpt_fail(err, EIO, "%s is no longer what it was", path);
-	return check_way(mnt, path, fd, err);
+	return !fstat(fd, &st) && (st.st_mode & S_IFMT) == type
+		       ? 0
+		       : ckpt_fail(err, EIO, "%s is no longer what it was", path);
 }
 
 /* A look comes first: opening what has become a FIFO would wait, a device would do something. */
 static int open_found(struct ckpt_run *run, uint32_t mnt, const char *path, int flags,
 		      uint32_t type, struct ckpt_error *err)
 {
-	const bool look = flags & O_PATH;
-	CKPT_AUTO_FD int seen = ckpt_open_in(run, mnt, path, look ? flags : O_PATH, 0, err);
+	const int look = flags & O_PATH ? flags & (O_PATH | O_NOFOLLOW | O_DIRECTORY) : 0;
+	CKPT_AUTO_FD int seen = open_straight(run, mnt, path, look ? look : O_PATH, err);
 	CKPT_AUTO_FD int fd = -1;
 	char self[32];
 
-	if (seen < 0 || check_found(mnt, path, type, seen, err) < 0)
+	if (seen < 0 || check_found(path, type, seen, err) < 0)
 		return -err->err;
 	if (look)
 		return ckpt_steal_fd(&seen);
 	/* O_NOFOLLOW stays among a file's flags, and /proc has nothing but links */
 	snprintf(self, sizeof(self), "/proc/self/fd/%d", seen);
-	fd = flags & O_NOFOLLOW ? ckpt_open_in(run, mnt, path, flags, 0, err)
+	fd = flags & O_NOFOLLOW ? open_straight(run, mnt, path, flags, err)
 				: open(self, flags | O_CLOEXEC);
 	if (fd < 0)
 		return err->err ? -err->err : ckpt_fail_sys(err, errno, "open(2) of %s", path);
-	return check_found(mnt, path, type, fd, err) < 0 ? -err->err : ckpt_steal_fd(&fd);
+	return check_found(path, type, fd, err) < 0 ? -err->err : ckpt_steal_fd(&fd);
 }
 
 int fd_open_saved(struct ckpt_run *run, uint32_t mnt, const Ckpt__Fd__Detached *detached,
