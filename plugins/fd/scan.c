@@ -443,6 +443,20 @@ static int open_dup(void *arg, size_t i, struct ckpt_error *err)
 	return r == -ENOMEM ? r : 0;
 }
 
+/*
+ * The kernel makes a table of descriptors larger by doubling it, and if threads share it then waits
+ * for an RCU grace period (5 to 20 ms) each time. So it grows while there are none. That it cannot
+ * is found out later.
+ */
+static void make_room(const struct fd_state *st, size_t n)
+{
+	const int any = st->n ? st->entries->task->procfd : -1;
+	CKPT_AUTO_FD int low = fcntl(any, F_DUPFD_CLOEXEC, 0);
+	CKPT_AUTO_FD int high = low < 0 ? -1 : fcntl(any, F_DUPFD_CLOEXEC, low + (int)n);
+
+	(void)high;
+}
+
 int fd_dups_open(struct fd_state *st, struct ckpt_error *err)
 {
 	struct rlimit lim;
@@ -452,6 +466,7 @@ int fd_dups_open(struct fd_state *st, struct ckpt_error *err)
 		st->n_dups = lim.rlim_cur / 4;
 	if (st->n_dups > st->n_files)
 		st->n_dups = st->n_files;
+	make_room(st, st->n_dups);
 	return ckpt_parallel(st->n_dups, open_dup, st, err);
 }
 
