@@ -306,9 +306,8 @@ static const struct fd_entry *inherited(const struct scan *s, const struct fd_en
 	return p && !ckpt_kcmp_file(e->task, e->num, p->task, p->num) ? p : NULL;
 }
 
-static int fill_entry(void *arg, size_t i, struct ckpt_error *err)
+static int fill_entry(const struct scan *s, size_t i, struct ckpt_error *err)
 {
-	const struct scan *s = arg;
 	struct fd_entry *e = &s->st->entries[i];
 	const struct fd_entry *p = s->compare ? inherited(s, e) : NULL;
 	int r;
@@ -323,6 +322,17 @@ static int fill_entry(void *arg, size_t i, struct ckpt_error *err)
 		return 0;
 	}
 	return r ? fail_entry(e, r, err) : 0;
+}
+
+/* The list of locks is the first of what is looked at: waiting for it costs no processor time. */
+static int look(void *arg, size_t i, struct ckpt_error *err)
+{
+	struct scan *s = arg;
+
+	if (i)
+		return fill_entry(s, i - 1, err);
+	return s->compare && fd_locked_read(&s->locked) ? ckpt_fail(err, ENOMEM, "out of memory")
+							: 0;
 }
 
 /* Parents come before their children, so what is taken over is complete. */
@@ -375,10 +385,8 @@ int fd_scan(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err)
 	look_at_nameless(st);
 	r = list_all(run, &s, err);
 	s.compare = !s.live && s.n_tables > 1 && st->n >= MANY_NUMBERS;
-	if (!r && s.compare && fd_locked_read(&s.locked))
-		r = ckpt_fail(err, ENOMEM, "out of memory");
 	if (!r)
-		r = ckpt_parallel(st->n, fill_entry, &s, err);
+		r = ckpt_parallel(st->n + 1, look, &s, err);
 	if (!r)
 		r = take_over(&s, err);
 	drop_gone(st);
