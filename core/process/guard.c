@@ -38,11 +38,26 @@ static SPAWN_CHILD void stand_guard(void *arg)
 		sys6(SYS_exit_group, 0, 0, 0, 0, 0, 0);
 }
 
-int guard_start(struct guard *g, const struct proc_set *ps, struct ckpt_error *err)
+static size_t count_steps(const struct proc_set *ps, enum guard_steps steps)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < ps->n; i++)
+		if (!ps->tasks[i]->pub.zombie)
+			n += steps == GUARD_THREADS ? ps->tasks[i]->pub.n_threads : 1;
+	return n;
+}
+
+int guard_start(struct guard *g, const struct proc_set *ps, enum guard_steps steps,
+		struct ckpt_error *err)
 {
 	struct clone_args args = { .exit_signal = SIGCHLD };
 
-	*g = (struct guard){ .engine = (int)syscall(SYS_pidfd_open, getpid(), 0) };
+	*g = (struct guard){ .engine = -1 };
+	/* what is one step is done or not anyway */
+	if (count_steps(ps, steps) < 2)
+		return 0;
+	g->engine = (int)syscall(SYS_pidfd_open, getpid(), 0);
 	if (g->engine < 0)
 		return ckpt_fail_sys(err, errno, "pidfd_open(2) of ckpt itself");
 	g->tasks = calloc(ps->n, sizeof(*g->tasks));

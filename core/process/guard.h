@@ -16,7 +16,11 @@ struct guard {
 	void *stack;
 };
 
-int guard_start(struct guard *g, const struct proc_set *ps, struct ckpt_error *err);
+/* What is done one after the other. */
+enum guard_steps { GUARD_TASKS, GUARD_THREADS };
+
+int guard_start(struct guard *g, const struct proc_set *ps, enum guard_steps steps,
+		struct ckpt_error *err);
 /* From here on a death of ckpt changes nothing any more. */
 void guard_end(struct guard *g);
 

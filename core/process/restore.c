@@ -294,7 +294,7 @@ static int each_alive(struct proc_set *ps,
 static int commit(struct proc_set *ps, struct ckpt_error *err)
 {
 	AUTO_GUARD struct guard guard = { .engine = -1 };
-	int r = guard_start(&guard, ps, err);
+	int r = guard_start(&guard, ps, GUARD_THREADS, err);
 
 	return r ? r : each_alive(ps, set_free, err);
 }

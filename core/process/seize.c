@@ -726,7 +726,7 @@ static int kill_all(struct proc_set *ps, struct ckpt_error *err)
 	struct ckpt_error ignored = { 0 };
 	int failed = 0;
 
-	guard_start(&guard, ps, &ignored);
+	guard_start(&guard, ps, GUARD_TASKS, &ignored);
 	for (size_t i = 0; i < ps->n; i++) {
 		struct ckpt_task *t = &ps->tasks[i]->pub;
 		int r = t->zombie ? 0 : (int)INSIST(signal_task(t, SIGKILL));
