@@ -147,16 +147,20 @@ static int read_links(void *arg, size_t i, struct ckpt_error *err)
 	struct found *f = (struct found *)arg + i;
 	const struct ckpt_task *task = f->th->task;
 
+	CKPT_AUTO_FD int dir = -1;
+	char path[32];
+
 	(void)err;
-	for (size_t k = 0; k < CKPT_ARRAY_SIZE(links); k++) {
-		char path[64], text[64];
+	snprintf(path, sizeof(path), "task/%d/ns", (int)f->th->tid);
+	dir = openat(task->procfd, path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	for (size_t k = 0; dir >= 0 && k < CKPT_ARRAY_SIZE(links); k++) {
+		char text[64];
 		unsigned long long ino;
 		ssize_t len;
 
 		if (is_common(&links[k]) && f->th->tid != ckpt_task_tid(task))
 			continue;
-		snprintf(path, sizeof(path), "task/%d/ns/%s", (int)f->th->tid, links[k].name);
-		len = readlinkat(task->procfd, path, text, sizeof(text) - 1);
+		len = readlinkat(dir, links[k].name, text, sizeof(text) - 1);
 		text[len < 0 ? 0 : len] = 0;
 		if (len > 0 && sscanf(strchrnul(text, ':'), ":[%llu]", &ino) == 1)
 			f->ino[k] = ino;

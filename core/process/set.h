@@ -42,6 +42,7 @@ struct ckpt_agent {
 	struct proc_set *ps;
 	enum thread_state state;
 	struct keeper *tracer;	 /* NULL: the engine itself */
+	bool filtered;		 /* it has a seccomp filter, when last asked */
 	bool leaving;		 /* interrupted, to be given its registers */
 	bool stop_pending;	 /* a SIGSTOP came while it sat in the agent: send it again later */
 	struct segment *seg;	 /* while seated */
