@@ -253,6 +253,8 @@ static int publish(struct image_writer *w, const char *name, struct ckpt_error *
 	/* the names of the data files must not reach the disk after the manifest's */
 	int r = image_directory_sync(w->dir, w->path, err);
 
+	if (r == 0)
+		r = image_writer_lock_old(w, err);
 	if (r < 0)
 		return r;
 	if (renameat(w->dir, name, w->dir, IMAGE_MANIFEST_FILE) < 0)

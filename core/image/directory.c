@@ -34,8 +34,7 @@ static int lock(int fd, const char *path, struct ckpt_error *err)
 	if (flock(fd, LOCK_EX | LOCK_NB) == 0)
 		return 0;
 	if (errno == EWOULDBLOCK)
-		return ckpt_fail(err, EBUSY, "another ckpt is writing to %s, or restoring from it",
-				 path);
+		return ckpt_fail(err, EBUSY, "another ckpt is writing to %s", path);
 	return ckpt_fail_sys(err, errno, "lock %s", path);
 }
 

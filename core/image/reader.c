@@ -25,6 +25,7 @@ struct seen_file {
 
 struct image_reader {
 	int dir;
+	int lock; /* the manifest */
 	uint8_t uuid[16];
 	Image__Manifest *manifest;
 	struct image_info info;	     /* strings are the manifest's */
@@ -222,15 +223,30 @@ static int fill_files(struct image_reader *r, struct ckpt_error *err)
 }
 
 /*
- * Files are read when they are needed: not those of another image that takes this one's place
- * meanwhile. Filesystems that have no locks have no such promise.
+ * Files are opened when they are needed, and a dump that takes this image's place removes them. It
+ * leaves one alone whose manifest is locked. Filesystems that have no locks have no such promise.
  */
-static int lock_out_writers(const struct image_reader *r, const char *dir, struct ckpt_error *err)
+static int lock_manifest(struct image_reader *r, struct ckpt_error *err)
 {
-	if (flock(r->dir, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK)
-		return 0;
-	ckpt_fail(err, EBUSY, "another ckpt is writing to %s", dir);
-	return ckpt_hint(err, "try again when that dump has ended");
+	struct stat locked, named;
+
+	for (;;) {
+		if (r->lock >= 0)
+			close(r->lock);
+		r->lock = openat(r->dir, IMAGE_MANIFEST_FILE,
+				 O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+		/* why it cannot be opened is found when it is read */
+		if (r->lock < 0)
+			return 0;
+		if (flock(r->lock, LOCK_SH | LOCK_NB) && errno == EWOULDBLOCK) {
+			ckpt_fail(err, EBUSY, "another ckpt is replacing that image");
+			return ckpt_hint(err, "try again when that dump has ended");
+		}
+		if (fstat(r->lock, &locked) ||
+		    fstatat(r->dir, IMAGE_MANIFEST_FILE, &named, AT_SYMLINK_NOFOLLOW) ||
+		    (locked.st_ino == named.st_ino && locked.st_dev == named.st_dev))
+			return 0;
+	}
 }
 
 static int open_reader(struct image_reader *r, const char *dir, struct ckpt_error *err)
@@ -241,9 +257,9 @@ static int open_reader(struct image_reader *r, const char *dir, struct ckpt_erro
 	if (r->dir < 0)
 		return ckpt_fail_as(err, CKPT_EXIT_IMAGE, errno, "%s cannot be opened: %s", dir,
 				    ckpt_errno_name(errno));
-	ret = lock_out_writers(r, dir, err);
+	ret = lock_manifest(r, err);
 	if (ret < 0)
-		return ret;
+		return ckpt_wrap(err, "%s", dir);
 	ret = image_manifest_read(r->dir, IMAGE_MANIFEST_FILE, &r->manifest, r->uuid, err);
 	if (ret == -ENOENT)
 		return ckpt_fail_as(err, CKPT_EXIT_IMAGE, ENOENT,
@@ -264,7 +280,7 @@ int image_open(const char *dir, struct image_reader **out, struct ckpt_error *er
 
 	if (!r)
 		return ckpt_fail_sys(err, ENOMEM, "open the image");
-	r->dir = -1;
+	r->dir = r->lock = -1;
 	ret = open_reader(r, dir, err);
 	if (ret < 0) {
 		image_reader_free(r);
@@ -279,6 +295,7 @@ void image_reader_free(struct image_reader *r)
 	if (!r)
 		return;
 	ckpt_cleanup_fd(&r->dir);
+	ckpt_cleanup_fd(&r->lock);
 	if (r->manifest)
 		image__manifest__free_unpacked(r->manifest, NULL);
 	free(r->files);

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -18,6 +19,14 @@ static int make_uuid(struct image_writer *w, struct ckpt_error *err)
 	image_uuid_text(w->uuid, w->uuid_text);
 	memcpy(w->tag, w->uuid_text, sizeof(w->tag) - 1);
 	return 0;
+}
+
+int image_writer_lock_old(const struct image_writer *w, struct ckpt_error *err)
+{
+	if (w->old < 0 || flock(w->old, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+		return 0;
+	ckpt_fail(err, EBUSY, "another ckpt is reading the image in %s", w->path);
+	return ckpt_hint(err, "try again when it has ended, or choose another directory");
 }
 
 /* What is in the directory: nothing of ours, or an image that may be replaced. */
@@ -43,7 +52,12 @@ static int look_for_image(struct image_writer *w, bool force, Image__Manifest **
 		return ckpt_hint(err, "remove the directory, or choose another");
 	}
 	w->replaces = true;
-	return 0;
+	w->old = openat(w->dir, IMAGE_MANIFEST_FILE, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	/* better known now than when all is written; until then it may be read */
+	r = image_writer_lock_old(w, err);
+	if (r == 0 && w->old >= 0)
+		flock(w->old, LOCK_UN);
+	return r;
 }
 
 static int start_journal(struct image_writer *w, const Image__Manifest *old, struct ckpt_error *err)
@@ -81,7 +95,7 @@ int image_create(const char *dir, bool force, struct image_writer **out, struct 
 
 	if (!w)
 		return ckpt_fail_sys(err, ENOMEM, "start an image");
-	w->dir = w->journal = -1;
+	w->dir = w->journal = w->old = -1;
 	w->path = strdup(dir);
 	r = w->path ? start(w, force, err) : ckpt_fail_sys(err, ENOMEM, "start an image");
 	if (r < 0) {
@@ -130,6 +144,7 @@ void image_writer_free(struct image_writer *w)
 		(void)image_journal_sweep(w->dir, NULL);
 	if (w->made && !w->committed)
 		(void)rmdir(w->path);
+	ckpt_cleanup_fd(&w->old);
 	ckpt_cleanup_fd(&w->dir);
 	free(w->path);
 	free(w);

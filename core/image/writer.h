@@ -15,6 +15,7 @@ struct image_writer {
 	int dir, journal;
 	bool made;     /* the directory is ours to remove */
 	bool replaces; /* there is an image: new files get names of their own */
+	int old;       /* its manifest, or -1 */
 	bool journaled;
 	bool committed;
 	uint8_t uuid[16];
@@ -23,6 +24,9 @@ struct image_writer {
 	struct ckpt_pages **pages;
 	size_t n_pages;
 };
+
+/* Nobody may be reading the image that is replaced; the lock stays until the writer is freed. */
+int image_writer_lock_old(const struct image_writer *w, struct ckpt_error *err);
 
 /* Open or make the directory, check that nobody else can write to it, lock it. */
 int image_directory_open(const char *path, bool *made, int *fd, struct ckpt_error *err);

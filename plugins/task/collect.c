@@ -96,7 +96,8 @@ struct asking {
 	struct ckpt_thread *th;
 	struct told *told;
 	struct ckpt_script *script;
-	int stack, tid, slack, mce_kill, bits, pdeath, name, person, speculation, rare, domain, memory, ring;
+	int stack, tid, slack, mce_kill, bits, pdeath, name, person, speculation, rare, domain,
+		memory, ring;
 };
 
 static int begin(struct ckpt_run *run, struct asking *a, struct ckpt_error *err)

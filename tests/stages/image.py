@@ -134,7 +134,7 @@ def permissions(context, test):
 def in_use(context, test):
     """An image is not replaced while it is read, nor read while it is replaced."""
     victim, image = image_of(context, test, "mem-basic")
-    holder = os.open(image, os.O_RDONLY | os.O_DIRECTORY)
+    holder = os.open(image / "manifest.img", os.O_RDONLY)
     test.cleanup(lambda: os.close(holder))
     for kind, args in ((fcntl.LOCK_SH, ("dump", "-t", victim.pid, "-D", image, "-R", "--force")),
                        (fcntl.LOCK_EX, ("verify", "-D", image)),
