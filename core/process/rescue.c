@@ -20,10 +20,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <ckpt/parallel.h>
+
 #include "process/rescue.h"
 #include "process/set.h"
 #include "process/spawn.h"
 #include "process/uapi.h"
+
+#define FILTERS_A_PORTION 16 /* threads */
 
 /* ---- in the engine ----------------------------------------------------------------- */
 
@@ -36,6 +40,21 @@ bool rescue_is_filtered(const struct ckpt_thread *th)
 	snprintf(path, sizeof(path), "task/%d/status", (int)th->tid);
 	return INSIST(ckpt_proc_read(th->task, path, &text, &ignored)) < 0 ||
 	       ckpt_proc_field(text, "Seccomp", value, sizeof(value)) || atoi(value);
+}
+
+/* Of a thread that stands and is the engine's; what cannot be read counts as a filter. */
+static int ask_filter(void *arg, size_t i, struct ckpt_error *err)
+{
+	struct ckpt_agent *a = ((struct ckpt_task *)arg)->threads[i]->agent;
+
+	(void)err;
+	a->filtered = a->state == THREAD_STOPPED && !a->tracer && rescue_is_filtered(a->th);
+	return 0;
+}
+
+int rescue_ask_filters(struct ckpt_task *t, struct ckpt_error *err)
+{
+	return ckpt_parallel_by(t->n_threads, FILTERS_A_PORTION, ask_filter, t, err);
 }
 
 static bool has_kept(const struct task_node *t)

@@ -13,6 +13,7 @@
 #include <ckpt/error.h>
 
 struct agent_seat;
+struct ckpt_task;
 struct ckpt_thread;
 struct proc_set;
 struct task_node;
@@ -43,6 +44,8 @@ struct rescue {
 /* Has this thread a seccomp filter, or must that be assumed? Others of its task may yet give it
  * one. */
 bool rescue_is_filtered(const struct ckpt_thread *th);
+/* The same of all threads of a task that stand and are the engine's, noted with each. */
+int rescue_ask_filters(struct ckpt_task *t, struct ckpt_error *err);
 /* If the task has such threads, note what the keeper needs. The segment is made and placed. */
 int rescue_prepare(struct task_node *t, struct ckpt_error *err);
 /* Before its agents are gone for good. */

@@ -13,20 +13,17 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <ckpt/parallel.h>
-
 #include "engine/run.h"
 #include "process/execing.h"
 #include "process/guard.h"
 #include "process/set.h"
 #include "process/uapi.h"
 
-#define STOP_TIMEOUT_MS	  3000
-#define STUCK_MS	  500	/* after it: is it in uninterruptible sleep still? */
-#define STARVED_MS	  60000 /* for one that is waiting for a processor */
-#define MOST_PROGRAMS	  100 /* that a process executes one after the other while it is stopped */
-#define MOST_PASSES	  1000
-#define FILTERS_A_PORTION 16 /* threads */
+#define STOP_TIMEOUT_MS 3000
+#define STUCK_MS	500   /* after it: is it in uninterruptible sleep still? */
+#define STARVED_MS	60000 /* for one that is waiting for a processor */
+#define MOST_PROGRAMS	100   /* that a process executes one after the other while it is stopped */
+#define MOST_PASSES	1000
 
 enum { VANISHED = 1 }; /* a child, before it was stopped */
 
@@ -380,22 +377,12 @@ static void drop_gone_threads(struct ckpt_task *t)
 	t->n_threads = kept;
 }
 
-/* Of a thread that stands and is the engine's; what cannot be read counts as a filter. */
-static int ask_filter(void *arg, size_t i, struct ckpt_error *err)
-{
-	struct ckpt_agent *a = ((struct ckpt_task *)arg)->threads[i]->agent;
-
-	(void)err;
-	a->filtered = a->state == THREAD_STOPPED && !a->tracer && rescue_is_filtered(a->th);
-	return 0;
-}
-
 /* When all of a task stand, who has a filter has it for good; until then another may have given it.
  */
 static int look_again(struct scan *s, struct ckpt_error *err)
 {
 	struct ckpt_task *t = &s->task->pub;
-	int r = ckpt_parallel_by(t->n_threads, FILTERS_A_PORTION, ask_filter, t, err);
+	int r = rescue_ask_filters(t, err);
 
 	for (size_t i = 0; !r && i < t->n_threads; i++) {
 		struct ckpt_agent *a = t->threads[i]->agent;
