@@ -268,16 +268,16 @@ int mem_open_map_file(const struct ckpt_task *t, const struct mem_vma *v, int fl
 struct mem_policy {
 	uint32_t mode;
 	struct ckpt_nodes nodes;
+	uint32_t list[CKPT_MAX_NODES]; /* the same, as numbers */
+	size_t n_list;
 };
 
 /* Those of a live address space; all NULL: there are none. */
 struct mem_policies {
-	uint32_t *of; /* by mapping: index of its policy + 1, or 0 */
-	struct mem_policy *policy;
-	size_t n;
-	/* as they are written */
-	Ckpt__Mem__Policy *rec, **list;
-	uint32_t *numbers;
+	uint32_t *of;		   /* by mapping: the number of its policy, or 0 */
+	struct mem_policy *policy; /* number 1 is the first */
+	size_t n, cap;
+	Ckpt__Mem__Policy *rec, **list; /* as they are written */
 };
 
 int mem_policies_look(struct ckpt_run *run, const struct mem_space *sp, struct mem_policies *out,

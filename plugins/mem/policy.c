@@ -58,6 +58,30 @@ static int ask_all(struct ckpt_run *run, const struct mem_space *sp, bool *have,
 	return r;
 }
 
+/* Its number, known or new, from 1 on: there are few different ones. */
+static int number_of(struct mem_policies *p, uint32_t mode, const struct ckpt_nodes *nodes,
+		     uint32_t *number, struct ckpt_error *err)
+{
+	struct mem_policy *more;
+	size_t i = 0;
+
+	while (i < p->n &&
+	       (p->policy[i].mode != mode || memcmp(&p->policy[i].nodes, nodes, sizeof(*nodes))))
+		i++;
+	*number = (uint32_t)i + 1;
+	if (i < p->n)
+		return 0;
+	more = mem_grow(p->policy, p->n, &p->cap, sizeof(*more));
+	if (!more)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	p->policy = more;
+	more = &p->policy[p->n++];
+	more->mode = mode;
+	more->nodes = *nodes;
+	more->n_list = ckpt_nodes_list(nodes, more->list);
+	return 0;
+}
+
 static int ask_nodes(struct ckpt_run *run, const struct mem_space *sp, const bool *have,
 		     struct mem_policies *out, struct ckpt_error *err)
 {
@@ -70,14 +94,15 @@ static int ask_nodes(struct ckpt_run *run, const struct mem_space *sp, const boo
 			ask(s, &maps->vma[i], true);
 	r = ckpt_script_run(s, sp->task->threads[0], err);
 	for (size_t i = 0; i < maps->n && r == 0; i++) {
-		struct mem_policy *p = &out->policy[out->n];
+		struct ckpt_nodes nodes;
+		uint32_t mode;
 
 		if (!have[i])
 			continue;
-		p->mode = mode_of(s, op);
-		memcpy(&p->nodes, ckpt_script_out(s, op++, 1), sizeof(p->nodes));
-		if (p->mode != MPOL_DEFAULT)
-			out->of[i] = (uint32_t)++out->n;
+		mode = mode_of(s, op);
+		memcpy(&nodes, ckpt_script_out(s, op++, 1), sizeof(nodes));
+		if (mode != MPOL_DEFAULT)
+			r = number_of(out, mode, &nodes, &out->of[i], err);
 	}
 	return r;
 }
@@ -99,11 +124,9 @@ int mem_policies_look(struct ckpt_run *run, const struct mem_space *sp, struct m
 	    ckpt_refuse_off(run, "numa", sp->task, "memory policy of a mapping") != 1)
 		return r;
 	out->of = calloc(sp->maps.n + 1, sizeof(*out->of));
-	out->policy = calloc(n, sizeof(*out->policy));
 	out->rec = calloc(n, sizeof(*out->rec));
 	out->list = calloc(n, sizeof(*out->list));
-	out->numbers = calloc(n * CKPT_MAX_NODES, sizeof(*out->numbers));
-	if (!out->of || !out->policy || !out->rec || !out->list || !out->numbers)
+	if (!out->of || !out->rec || !out->list)
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	return ask_nodes(run, sp, have, out, err);
 }
@@ -114,55 +137,50 @@ void mem_policies_free(struct mem_policies *p)
 	free(p->policy);
 	free(p->rec);
 	free(p->list);
-	free(p->numbers);
-}
-
-static const struct mem_policy *policy_of(const struct mem_policies *p, size_t i)
-{
-	return p->of && p->of[i] ? &p->policy[p->of[i] - 1] : NULL;
 }
 
 bool mem_policies_same(const struct mem_policies *p, size_t i, size_t k)
 {
-	const struct mem_policy *a = policy_of(p, i), *b = policy_of(p, k);
-
-	return a && b ? a->mode == b->mode && !memcmp(&a->nodes, &b->nodes, sizeof(a->nodes))
-		      : a == b;
+	return !p->of || p->of[i] == p->of[k];
 }
 
 void mem_policies_put(struct mem_policies *p, const struct mem_maps *maps, mem_vmas_rec *m)
 {
 	m->policy = p->list;
-	for (size_t i = 0; i < maps->n; i++) {
-		const struct mem_policy *one = policy_of(p, i);
+	for (size_t i = 0; p->of && i < maps->n; i++) {
 		Ckpt__Mem__Policy *rec = m->n_policy ? p->list[m->n_policy - 1] : NULL;
+		struct mem_policy *one;
 
-		if (!one)
+		if (!p->of[i])
 			continue;
 		if (rec && rec->end == maps->vma[i].start && mem_policies_same(p, i - 1, i)) {
 			rec->end = maps->vma[i].end;
 			continue;
 		}
+		one = &p->policy[p->of[i] - 1];
 		rec = &p->rec[m->n_policy];
 		ckpt__mem__policy__init(rec);
 		rec->start = maps->vma[i].start;
 		rec->end = maps->vma[i].end;
 		rec->mode = one->mode;
-		rec->nodes = p->numbers + m->n_policy * CKPT_MAX_NODES;
-		rec->n_nodes = ckpt_nodes_list(&one->nodes, rec->nodes);
+		rec->nodes = one->list;
+		rec->n_nodes = one->n_list;
 		p->list[m->n_policy++] = rec;
 	}
 }
 
 /* ---- the way back ------------------------------------------------------------- */
 
-/* Is everything from start to end mapped? */
-static bool is_mapped(const mem_vmas_rec *m, uint64_t start, uint64_t end)
+/* Is everything from start to end mapped? Looks on from *i, which is not behind it. */
+static bool is_mapped(const mem_vmas_rec *m, size_t *i, uint64_t start, uint64_t end)
 {
-	for (size_t i = 0; i < m->n_vma && start < end; i++)
-		if (m->vma[i]->start <= start && m->vma[i]->end > start)
-			start = m->vma[i]->end;
-	return start >= end;
+	for (; *i < m->n_vma && m->vma[*i]->start <= start; ++*i) {
+		if (m->vma[*i]->end >= end)
+			return true;
+		if (m->vma[*i]->end > start)
+			start = m->vma[*i]->end;
+	}
+	return false;
 }
 
 static bool is_same(const Ckpt__Mem__Policy *a, const Ckpt__Mem__Policy *b)
@@ -174,6 +192,7 @@ static bool is_same(const Ckpt__Mem__Policy *a, const Ckpt__Mem__Policy *b)
 int mem_policies_plan(struct ckpt_run *run, const mem_vmas_rec *m, struct ckpt_error *err)
 {
 	uint64_t floor = 0;
+	size_t at = 0;
 	char what[96];
 
 	for (size_t i = 0; i < m->n_policy; i++) {
@@ -181,7 +200,7 @@ int mem_policies_plan(struct ckpt_run *run, const mem_vmas_rec *m, struct ckpt_e
 		int r;
 
 		if (p->start < floor || p->start >= p->end || (p->start | p->end) % MEM_PAGE ||
-		    !is_mapped(m, p->start, p->end))
+		    !is_mapped(m, &at, p->start, p->end))
 			return ckpt_fail_image(err, "memory policy of %llx: nothing is mapped",
 					       (unsigned long long)p->start);
 		floor = p->end;
