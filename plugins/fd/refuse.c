@@ -70,7 +70,9 @@ struct name {
 
 static const struct name names[] = {
 	{ "anon_inode:[fanotify]", "fanotify", "fanotify is not saved" },
-	{ "anon_inode:[io_uring]", "io-uring", "io_uring is not saved" },
+	{ "anon_inode:[io_uring]", "io-uring",
+	  "io_uring is not saved; programs do without it when they are told to (mariadbd: "
+	  "--innodb-use-native-aio=0) or the sysctl kernel.io_uring_disabled is 2" },
 	{ "anon_inode:[userfaultfd]", "userfaultfd", "userfaultfd is not saved" },
 	{ "anon_inode:[perf_event]", "perf", "perf events are not saved" },
 	{ "anon_inode:bpf", "bpf", "BPF objects are not saved" },
