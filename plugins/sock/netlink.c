@@ -5,6 +5,7 @@
  */
 #include "genl.h"
 
+#include <linux/audit.h>
 #include <linux/netlink.h>
 #include <poll.h>
 #include <stdio.h>
@@ -23,7 +24,60 @@ static bool plain_protocol(int protocol)
 {
 	return protocol == NETLINK_ROUTE || protocol == NETLINK_SOCK_DIAG ||
 	       protocol == NETLINK_XFRM || protocol == NETLINK_FIB_LOOKUP ||
-	       protocol == NETLINK_KOBJECT_UEVENT || protocol == NETLINK_GENERIC;
+	       protocol == NETLINK_KOBJECT_UEVENT || protocol == NETLINK_GENERIC ||
+	       protocol == NETLINK_AUDIT;
+}
+
+/* ---- audit ------------------------------------------------------------------------ */
+
+#define AUDIT_PATIENCE_MS 1000
+/* of the first pid namespace, for ever */
+#define FIRST_PID_NAMESPACE 0xeffffffcUL
+
+struct audit_answer {
+	struct nlmsghdr h;
+	union {
+		struct audit_status status;
+		struct nlmsgerr error;
+	};
+};
+
+/* Who gets the records. 0: nobody; -EPERM: ckpt is not told. */
+static pid_t audit_daemon(void)
+{
+	CKPT_AUTO_FD int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_AUDIT);
+	const struct nlmsghdr ask = { .nlmsg_len = sizeof(ask),
+				      .nlmsg_type = AUDIT_GET,
+				      .nlmsg_flags = NLM_F_REQUEST };
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+	struct audit_answer a = { 0 };
+
+	if (fd < 0 || send(fd, &ask, sizeof(ask), 0) != sizeof(ask))
+		return -errno;
+	if (poll(&p, 1, AUDIT_PATIENCE_MS) != 1 || recv(fd, &a, sizeof(a), 0) < 0)
+		return -ETIMEDOUT;
+	if (a.h.nlmsg_type == AUDIT_GET)
+		return (pid_t)a.status.pid;
+	return a.h.nlmsg_type == NLMSG_ERROR && a.error.error < 0 ? a.error.error : -EPROTO;
+}
+
+/*
+ * All that the kernel keeps of a socket of audit is whether it is the daemon's. Only a process of
+ * the first pid namespace can have become that, and nobody else is told who it is.
+ */
+static int audit_survey(struct ckpt_run *run, const struct ckpt_fd_found *f)
+{
+	const pid_t daemon = audit_daemon();
+	struct stat st;
+
+	if (daemon >= 0 && !ckpt_task_by_pid(run, daemon))
+		return 0;
+	if (daemon < 0 && !stat("/proc/self/ns/pid", &st) && st.st_ino != FIRST_PID_NAMESPACE)
+		return 0;
+	return sock_refuse(run, f, "netlink-protocol",
+			   daemon < 0 ? "whether it is the audit daemon's cannot be told"
+				      : "it is the audit daemon's",
+			   "leave that out of the tree, or allow the loss");
 }
 
 static int netlink_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
@@ -38,7 +92,9 @@ static int netlink_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	if (!plain_protocol(f->protocol))
 		return sock_refuse(run, f, "netlink-protocol", reason,
 				   "close it before the dump, or allow the loss");
-	r = sock_survey(run, f, err);
+	r = f->protocol == NETLINK_AUDIT ? audit_survey(run, f) : 0;
+	if (!r)
+		r = sock_survey(run, f, err);
 	if (!r && f->protocol == NETLINK_GENERIC)
 		r = sock_generic_survey(run, f, err);
 	if (r)

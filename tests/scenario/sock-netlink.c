@@ -17,7 +17,7 @@
 #endif
 #define FAR_GROUP 33 /* beyond what an address can hold */
 
-static int chosen, own_port, events, fresh;
+static int chosen, own_port, events, fresh, audit;
 static uint32_t ports[2];
 
 static struct sockaddr_nl name_of(int fd)
@@ -91,6 +91,7 @@ static void check(void)
 	CHECK(member_of(events, 2) && name_of(events).nl_groups == 2 &&
 		      option_of(events, SOL_SOCKET, SO_PASSCRED) == 1,
 	      "events: groups %u", name_of(events).nl_groups);
+	CHECK(audit < 0 || option_of(audit, SOL_SOCKET, SO_PROTOCOL) == NETLINK_AUDIT, "audit");
 	CHECK(name_of(fresh).nl_pid == 0, "the new one has port %u", name_of(fresh).nl_pid);
 }
 
@@ -108,6 +109,8 @@ int main(int argc, char **argv)
 	events = new_socket(SOCK_RAW, NETLINK_KOBJECT_UEVENT, 0, 2);
 	MUST(setsockopt(events, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)));
 	fresh = MUST(socket(AF_NETLINK, SOCK_RAW, NETLINK_SOCK_DIAG));
+	/* as systemd has one to tell of what it starts; not in every kernel */
+	audit = socket(AF_NETLINK, SOCK_RAW, NETLINK_AUDIT);
 	ports[0] = name_of(chosen).nl_pid;
 	ports[1] = name_of(own_port).nl_pid;
 	victim_ready();
