@@ -45,6 +45,7 @@ void run_fini(struct ckpt_run *run)
 		finding_clear(&run->unmet[i]);
 	free(run->unmet);
 	free(run->ran);
+	free(run->hooks);
 	free(run->states);
 }
 

@@ -52,6 +52,11 @@ struct ckpt_run {
 	/* dump and verify: what must be taken back before the tree can go on */
 	bool seized, agents_in;
 	uint64_t seized_us;
+	struct release_hook {
+		struct loaded_plugin *plugin;
+		int (*fn)(struct ckpt_run *run, struct ckpt_error *err);
+	} * hooks;
+	size_t n_hooks;
 	void *helper_stack; /* of ckpt_ns_run(), while none runs; or NULL */
 };
 
@@ -60,6 +65,9 @@ static inline struct proc_set *run_procs(const struct ckpt_run *run)
 {
 	return run->procs;
 }
+
+/* Nobody has been let go yet: what plugins do then, for core/process (sdk.c). */
+int run_before_release(struct ckpt_run *run, struct ckpt_error *err);
 
 /* ---- the engine's own side (run.c) ---- */
 

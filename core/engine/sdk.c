@@ -42,6 +42,33 @@ bool ckpt_kills(const struct ckpt_run *run)
 	return run->kind == CKPT_DUMP && !run->live && a && a->after == CKPT_AFTER_KILL;
 }
 
+int ckpt_on_release(struct ckpt_run *run, int (*fn)(struct ckpt_run *run, struct ckpt_error *err),
+		    struct ckpt_error *err)
+{
+	struct release_hook *more = realloc(run->hooks, (run->n_hooks + 1) * sizeof(*more));
+
+	if (!more)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	run->hooks = more;
+	more[run->n_hooks++] = (struct release_hook){ run->current, fn };
+	return 0;
+}
+
+int run_before_release(struct ckpt_run *run, struct ckpt_error *err)
+{
+	struct loaded_plugin *caller = run->current;
+	int r = 0;
+
+	while (run->n_hooks && r >= 0) {
+		const struct release_hook *h = &run->hooks[--run->n_hooks];
+
+		run->current = h->plugin;
+		r = h->fn(run, err);
+	}
+	run->current = caller;
+	return r;
+}
+
 pid_t ckpt_root_pid(struct ckpt_run *run)
 {
 	return run->root_pid;

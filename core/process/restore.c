@@ -314,6 +314,8 @@ int proc_run(struct proc_set *ps, pid_t *root, struct ckpt_error *err)
 	for (size_t i = 0; !r && i < CKPT_ARRAY_SIZE(stages); i++)
 		r = each_alive(ps, stages[i], err);
 	if (!r)
+		r = run_before_release(ps->run, err);
+	if (!r)
 		r = commit(ps, err);
 	if (!r)
 		r = each_alive(ps, let_go, err);

@@ -756,6 +756,7 @@ static int kill_tree(struct proc_set *ps, struct ckpt_error *err)
 
 int proc_release(struct proc_set *ps, enum ckpt_after after, struct ckpt_error *err)
 {
+	struct ckpt_error second = { 0 };
 	int r = 0, failed;
 
 	ps->phase = 0;
@@ -765,6 +766,8 @@ int proc_release(struct proc_set *ps, enum ckpt_after after, struct ckpt_error *
 	if (after == CKPT_AFTER_KILL)
 		return kill_tree(ps, err);
 	failed = proc_agents_out(ps, err);
+	r = run_before_release(ps->run, failed ? &second : err);
+	failed = failed ? failed : r;
 	for (size_t i = 0; i < ps->n; i++) {
 		struct ckpt_task *t = &ps->tasks[i]->pub;
 

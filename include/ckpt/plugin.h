@@ -198,6 +198,15 @@ CKPT_API bool ckpt_is_engine(pid_t pid);
 /* True in a dump that kills the tree at `released`. */
 CKPT_API bool ckpt_kills(const struct ckpt_run *run);
 
+/*
+ * Have `fn` called at the last moment at which all tasks stand: no agent is in any of them any
+ * more, and none has been let go. Not for a tree that is killed. If it fails in a dump or verify
+ * the tree goes on all the same, and ckpt says that it is not as it was; a restore is given up.
+ */
+CKPT_API int ckpt_on_release(struct ckpt_run *run,
+			     int (*fn)(struct ckpt_run *run, struct ckpt_error *err),
+			     struct ckpt_error *err);
+
 /* Per-plugin state of this run; state_free of the descriptor releases it. */
 CKPT_API void ckpt_state_set(struct ckpt_run *run, void *state);
 CKPT_API void *ckpt_state(struct ckpt_run *run);

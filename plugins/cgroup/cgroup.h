@@ -33,6 +33,12 @@ struct cgroup_made {
 	const Ckpt__Cgroup__Group *rec;
 };
 
+/* dump, verify: a frozen group of version 2 */
+struct cgroup_frozen {
+	char *path;
+	int dir;
+};
+
 /* restore: a controller that was switched on in a group that was here */
 struct cgroup_enabled {
 	size_t hierarchy;
@@ -49,6 +55,10 @@ struct cgroup_state {
 	size_t n_made;
 	struct cgroup_enabled *enabled;
 	size_t n_enabled;
+	struct cgroup_frozen *frozen; /* by settings of their own */
+	size_t n_frozen;
+	bool looked_for_frozen;
+	pid_t watcher; /* freezes them again if ckpt dies; 0: nobody */
 };
 
 /* The run's state, made on first use, with the machine's hierarchies; NULL on failure. */
@@ -79,6 +89,25 @@ int cgroup_collect(struct ckpt_run *run, struct ckpt_error *err);
 /* Id of a group; makes its record, and those of the groups above it, if it is new. */
 int cgroup_put(struct ckpt_run *run, struct cgroup_state *st, size_t h, const char *path,
 	       uint32_t *id, struct ckpt_error *err);
+
+/* By its own setting or by that of one above. 1: it is. */
+int cgroup_is_frozen(int dir, struct ckpt_error *err);
+
+/* frozen.c */
+int cgroup_find_frozen(struct ckpt_run *run, struct cgroup_state *st, struct ckpt_error *err);
+void cgroup_forget_frozen(struct cgroup_state *st);
+/* Is one of those found the group of version 2 at this path, or above it? Is it the very one? */
+bool cgroup_frozen_above(const struct cgroup_state *st, const char *path);
+bool cgroup_was_frozen(const struct cgroup_state *st, const char *path);
+/* A process in the group, or below, that is not of the tree (0: unseen), or -1. */
+int cgroup_outsider(struct ckpt_run *run, int dir, pid_t *pid, struct ckpt_error *err);
+/* One with those that are frozen with the group of version 2 at this path. */
+int cgroup_frozen_outsider(struct ckpt_run *run, const struct cgroup_state *st, const char *path,
+			   pid_t *pid, struct ckpt_error *err);
+int cgroup_thaw(struct ckpt_run *run, struct ckpt_error *err);
+int cgroup_plan_frozen(struct ckpt_run *run, struct cgroup_state *st, struct ckpt_error *err);
+/* restore: when all is done */
+int cgroup_freeze_later(struct ckpt_run *run, struct ckpt_error *err);
 
 /* attributes.c */
 struct cgroup_attributes {

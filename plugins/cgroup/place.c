@@ -223,7 +223,7 @@ static int move(struct ckpt_run *run, const Ckpt__Cgroup__Member *m, pid_t id, c
 /* Before the memory, which is charged to the group that its task is in. */
 int cgroup_place(struct ckpt_run *run, struct ckpt_error *err)
 {
-	int r = 0;
+	int r = cgroup_freeze_later(run, err);
 
 	for (size_t i = 0; i < ckpt_record_count(run, "cgroup.member") && r == 0; i++) {
 		const Ckpt__Cgroup__Member *m = ckpt_record_at(run, "cgroup.member", i);

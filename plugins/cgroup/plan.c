@@ -303,6 +303,8 @@ int cgroup_plan(struct ckpt_run *run, struct ckpt_error *err)
 		r = check_members(run, err);
 	if (r == 0 && ckpt_is_copy(run))
 		check_copies(run);
+	if (r == 0)
+		r = cgroup_plan_frozen(run, st, err);
 	/* in a dump the groups are there, with the tree in them */
 	if (r == 0 && !ckpt_plan_only(run))
 		r = check_roots(run, st, err);

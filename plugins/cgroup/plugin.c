@@ -26,6 +26,7 @@ static const struct ckpt_feature features[] = {
 	{ "threads", "threads in other groups than their process" },
 	{ "threaded", "groups of version 2 that hold threads, not processes" },
 	{ "namespaces", "cgroup namespaces with their roots" },
+	{ "frozen", "groups of version 2 that are frozen" },
 	{ NULL, NULL },
 };
 
@@ -49,6 +50,13 @@ static const struct ckpt_step steps[] = {
 	  .after = LIST("seized"),
 	  .before = LIST("surveyed"),
 	  .fn = cgroup_survey },
+	{ .runs = CKPT_DUMP | CKPT_VERIFY,
+	  .name = "thaw",
+	  .help = "thaw groups, now that all that is in them stands",
+	  .after = LIST("seized"),
+	  .before = LIST("surveyed"),
+	  .wants = LIST("cgroup.survey"),
+	  .fn = cgroup_thaw },
 	{ .runs = CKPT_DUMP | CKPT_VERIFY,
 	  .name = "collect",
 	  .help = "save which groups tasks are in",
@@ -134,6 +142,7 @@ void cgroup_state_free(void *state)
 		free(st->enabled[i].name);
 	}
 	free(st->enabled);
+	cgroup_forget_frozen(st);
 	free(st->mounts);
 	free(st);
 }

@@ -85,8 +85,7 @@ static int reads(int dir, const char *file, const char *value, struct ckpt_error
 	return r < 0 ? r : text && !strcmp(text, value);
 }
 
-/* By its own setting or by that of one above. 1: it is. */
-static int is_frozen(int dir, struct ckpt_error *err)
+int cgroup_is_frozen(int dir, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE char *events = NULL;
 	int r = cgroup_read(dir, "cgroup.events", &events, err);
@@ -99,9 +98,42 @@ static int is_frozen(int dir, struct ckpt_error *err)
 	return r ? r : reads(dir, "freezer.state", "FROZEN", err);
 }
 
+/* Of a process's group: who is in those that make it so? */
+static int survey_outsiders(struct ckpt_run *run, const struct ckpt_task *t,
+			    const struct cgroup_state *st, const char *path, const char *object,
+			    struct ckpt_error *err)
+{
+	char reason[128];
+	pid_t pid;
+	int r = cgroup_frozen_outsider(run, st, path, &pid, err);
+
+	if (r < 0 || pid < 0)
+		return r;
+	snprintf(reason, sizeof(reason),
+		 "it is frozen, and process %d that is not of the tree with it", (int)pid);
+	ckpt_refuse(run, &(struct ckpt_blocker){ "frozen", t, object, reason,
+						 "thaw it, or dump the tree that has all of them",
+						 true });
+	return 0;
+}
+
+/* For the time of a dump it is thawed: what was set by a group that ckpt sees, for processes. */
+static int survey_frozen(struct ckpt_run *run, const struct ckpt_task *t,
+			 const struct cgroup_state *st, size_t h, const char *path, bool thread,
+			 const char *object, struct ckpt_error *err)
+{
+	if (*st->hierarchies[h].name || thread || !cgroup_frozen_above(st, path)) {
+		ckpt_refuse(run, &(struct ckpt_blocker){ "frozen", t, object, "it is frozen",
+							 "thaw it before the dump", true });
+		return 0;
+	}
+	ckpt_refuse_off(run, "frozen", t, object);
+	return survey_outsiders(run, t, st, path, object, err);
+}
+
 /* What of a group cannot come back. */
 static int survey_group(struct ckpt_run *run, const struct ckpt_task *t, struct cgroup_state *st,
-			size_t h, const char *path, struct ckpt_error *err)
+			size_t h, const char *path, bool thread, struct ckpt_error *err)
 {
 	CKPT_AUTO_FD int dir = -1;
 	char object[256];
@@ -120,9 +152,8 @@ static int survey_group(struct ckpt_run *run, const struct ckpt_task *t, struct 
 	r = reads(dir, CGROUP_TYPE, CGROUP_THREADED, err);
 	if (r == 1 && ckpt_refuse_off(run, "threaded", t, object) < 0)
 		return 0;
-	r = r < 0 ? r : is_frozen(dir, err);
-	return r == 1 ? refuse(run, t, "frozen", object, "it is frozen", "thaw it before the dump")
-		      : r;
+	r = r < 0 ? r : cgroup_is_frozen(dir, err);
+	return r == 1 ? survey_frozen(run, t, st, h, path, thread, object, err) : r;
 }
 
 /* The groups of a seat, but for ckpt's own and those that the leader is in too. */
@@ -134,7 +165,7 @@ static int survey_seat(struct ckpt_run *run, const struct ckpt_task *t, const st
 	for (size_t h = 0; h < s->st->n_hierarchies && r == 0; h++)
 		if (s->paths[h] && strcmp(s->paths[h], s->st->hierarchies[h].own) &&
 		    !(leader && same_group(leader, s, h)))
-			r = survey_group(run, t, s->st, h, s->paths[h], err);
+			r = survey_group(run, t, s->st, h, s->paths[h], leader != NULL, err);
 	return r;
 }
 
@@ -164,7 +195,8 @@ static int survey_task(struct ckpt_run *run, const struct ckpt_task *t, struct c
 
 int cgroup_survey(struct ckpt_run *run, struct ckpt_error *err)
 {
-	int r = 0;
+	struct cgroup_state *st = cgroup_state(run, err);
+	int r = st ? cgroup_find_frozen(run, st, err) : -err->err;
 
 	for (size_t i = 0; i < ckpt_task_count(run) && r == 0; i++) {
 		const struct ckpt_task *t = ckpt_task_at(run, i);
@@ -232,6 +264,8 @@ static int put_group(struct ckpt_run *run, struct cgroup_state *st, size_t h, co
 	rec.hierarchy = st->hierarchies[h].name;
 	rec.path = (char *)(uintptr_t)path;
 	rec.own = !strcmp(path, st->hierarchies[h].own);
+	rec.frozen =
+		!*rec.hierarchy && cgroup_was_frozen(st, path) && ckpt_feature_on(run, "frozen");
 	rec.mode = 0755;
 	if (dir >= 0)
 		r = read_group(run, dir, &rec, &attributes, err);

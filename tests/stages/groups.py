@@ -2,7 +2,9 @@
 """Control groups that are not there when a tree is restored: made again, with their limits; and gone again if
 the restore fails."""
 import os
+import pathlib
 import subprocess
+import time
 
 from lib import ckpt as codes
 from lib import inventory, proc, roundtrip
@@ -52,7 +54,38 @@ def failed(context, test):
     expect(not left, f"left behind: {left}")
 
 
+def killed(context, test):
+    """A frozen group is frozen again if ckpt is killed while it is not, and if a dump fails."""
+    victim = Victim(test, context.scenario("cgroup-frozen"))
+    victim.check("built")
+    above = pathlib.Path(victim.said("groups").splitlines()[0])
+
+    def frozen():
+        return ((above / "cgroup.freeze").read_text() == "1\n"
+                and "frozen 1" in (above / "cgroup.events").read_text())
+
+    caught = 0
+    for number in range(20):
+        ckpt = subprocess.Popen([context.ckpt().binary, "dump", "-t", str(victim.pid), "-R", "-D",
+                                 str(test.dir / f"image{number}")], stdout=subprocess.DEVNULL,
+                                stderr=subprocess.DEVNULL)
+        while ckpt.poll() is None and (above / "cgroup.freeze").read_text() != "0\n":
+            pass
+        time.sleep(number * 0.003)
+        caught += ckpt.poll() is None
+        ckpt.kill()
+        ckpt.wait()
+        proc.wait_until("the group is not frozen again", frozen)
+    victim.excusable = caught
+    victim.check("killed")
+    context.ckpt().dump(test, victim.pid, "/proc/nowhere", code=codes.FAILED)
+    proc.wait_until("the group is not frozen again", frozen)
+    victim.check("failed")
+    return f"{caught} kills"
+
+
 def tests(context):
-    """Both."""
+    """One for each."""
+    yield "groups/frozen-killed", lambda test: killed(context, test)
     yield "groups/made-again", lambda test: made_again(context, test)
     yield "groups/failed", lambda test: failed(context, test)

@@ -259,7 +259,7 @@ def supervised(context, test):
 
 
 def frozen(context, test):
-    """Its group is not frozen by itself: one above is."""
+    """A group above is frozen, and somebody else with the tree."""
     mounts = [line.split() for line in proc.read("/proc/mounts").splitlines()]
     roots = [words[1] for words in mounts if words[2] == "cgroup2"]
     if not roots:
@@ -276,11 +276,15 @@ def frozen(context, test):
         raise Skip(f"no control group can be made: {error}") from error
     test.cleanup(lambda: (proc.kill_tree(child.pid), [proc.wait_until(
         f"{path} is in use", lambda path=path: removed(path)) for path in (group, above)]))
+    other = subprocess.Popen(["sleep", "99999"])
+    test.cleanup(lambda: (other.kill(), other.wait()))
     (group / "cgroup.procs").write_text(str(child.pid))
+    (above / "cgroup.procs").write_text(str(other.pid))
     (above / "cgroup.freeze").write_text("1")
     run = context.ckpt().dump(test, child.pid, test.dir / "image", "--json", code=codes.REFUSED)
     listed = blockers(run)
-    expect(any(re.search("cgroup frozen .*it is frozen", item) for item in listed), f"{listed}")
+    expect(any(re.search(f"cgroup frozen .*it is frozen, and process {other.pid}", item)
+               for item in listed), f"{listed}")
     # who has just been let go is on its way back for a moment
     proc.wait_until("the group is thawed", lambda: "frozen 1" in (above / "cgroup.events").read_text())
     expect((above / "cgroup.freeze").read_text().strip() == "1", "the group was thawed")
