@@ -27,8 +27,8 @@ MORE = {"node": (r"^\d+ maps ",)}
 
 # desktops that are not too large for every run
 ALWAYS = ("terminals", "chromium")
-# how many copies of each at last
-COPIES = 4
+# how many copies of each at last, if not four
+COPIES = {"working": 2}
 
 # each in a container of its own
 SERVICES = ("redis", "postgres", "nginx", "node", "tmux")
@@ -176,9 +176,10 @@ def tests(context):
     for name, start in DESKTOPS.items():
         if context.apps or name in ALWAYS:
             count = 10 if context.apps and not context.quick else 1
-            yield (f"apps/{name}/{count}-rounds-{COPIES}-copies",
-                   lambda test, start=start, count=count: apart(
-                       test, lambda test: desktop(context, test, start, count, COPIES)))
+            copies = COPIES.get(name, 4)
+            yield (f"apps/{name}/{count}-rounds-{copies}-copies",
+                   lambda test, start=start, count=count, copies=copies: apart(
+                       test, lambda test: desktop(context, test, start, count, copies)))
     if context.apps:
         for name in ALWAYS:
             yield (f"apps/{name}/8-copies",
