@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Readers of /proc/PID and what else can be asked about a task from outside. */
 #include <ctype.h>
+#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/kcmp.h>
@@ -338,4 +339,33 @@ ssize_t ckpt_get_xstate(const struct ckpt_thread *th, void **out, struct ckpt_er
 		return ckpt_fail_sys(err, ENOMEM, "extended state");
 	memcpy(*out, a->xstate, a->xstate_len);
 	return (ssize_t)a->xstate_len;
+}
+
+/* ---- the auxiliary vector ------------------------------------------------------------ */
+
+/* How long is an entry of the program's headers? 0: the vector does not say, in words of that size.
+ */
+static uint64_t header_size(const char *auxv, size_t len, size_t word)
+{
+	for (size_t at = 0; at + 2 * word <= len; at += 2 * word) {
+		uint64_t type = 0, value = 0;
+
+		memcpy(&type, auxv + at, word);
+		memcpy(&value, auxv + at + word, word);
+		if (type == AT_PHENT)
+			return value;
+	}
+	return 0;
+}
+
+int ckpt_proc_is_64bit(const struct ckpt_task *t, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE char *auxv = NULL;
+	ssize_t len = ckpt_proc_read(t, "auxv", &auxv, err);
+
+	if (len < 0)
+		return (int)len;
+	/* one that a program has written itself may lack it: the other kind has it all the same */
+	return header_size(auxv, (size_t)len, sizeof(uint64_t)) == sizeof(Elf64_Phdr) ||
+	       header_size(auxv, (size_t)len, sizeof(uint32_t)) != sizeof(Elf32_Phdr);
 }

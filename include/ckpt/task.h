@@ -95,6 +95,12 @@ CKPT_API pid_t ckpt_root_pid(struct ckpt_run *run);
 CKPT_API ssize_t ckpt_proc_read(const struct ckpt_task *t, const char *path, char **out,
 				struct ckpt_error *err);
 
+/*
+ * Is its program one of 64 bits? 1; 0: it is not; or a negative errno. The kernel's description of
+ * it tells, as the program itself is not opened: its tree may watch it. Since 0.1.
+ */
+CKPT_API int ckpt_proc_is_64bit(const struct ckpt_task *t, struct ckpt_error *err);
+
 /* readlink below /proc/PID, NUL terminated; returns the length or a negative errno. */
 CKPT_API ssize_t ckpt_proc_link(const struct ckpt_task *t, const char *path, char *buf, size_t size,
 				struct ckpt_error *err);

@@ -4,7 +4,6 @@
  * cannot be saved. The agents are not there yet, so what is read here is what
  * the collector saves.
  */
-#include <elf.h>
 #include <fcntl.h>
 #include <linux/kcmp.h>
 #include <stdio.h>
@@ -352,15 +351,11 @@ static int survey_exe(struct survey *s, struct ckpt_error *err)
 {
 	struct ckpt_blocker b = { .task = s->sp->task, .object = "executed file" };
 	const struct mem_file *bad;
-	unsigned char head[EI_NIDENT + 4] = { 0 };
-	CKPT_AUTO_FD int fd = mem_proc_open(s->sp->task, "exe", O_RDONLY, err);
-	int r;
+	int r = ckpt_proc_is_64bit(s->sp->task, err);
 
-	if (fd < 0)
-		return fd;
-	/* interpreters' scripts do not show here: this is always the ELF file itself */
-	if (pread(fd, head, sizeof(head), 0) != (ssize_t)sizeof(head) ||
-	    head[EI_CLASS] != ELFCLASS64 || head[EI_NIDENT + 2] != EM_X86_64) {
+	if (r < 0)
+		return r;
+	if (!r) {
 		b.feature = "compat";
 		b.reason = "only 64-bit programs of this machine are saved";
 		b.hint = "run the program on x86_64, built for it";

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* What of a task's state cannot be saved: looked at from outside, refused by name. */
-#include <elf.h>
-#include <fcntl.h>
 #include <linux/kcmp.h>
 #include <sched.h>
 #include <stdio.h>
@@ -12,15 +10,13 @@
 
 static int elf_class(struct ckpt_run *run, const struct ckpt_task *t)
 {
-	CKPT_AUTO_FD int fd = openat(t->procfd, "exe", O_RDONLY | O_CLOEXEC);
-	uint8_t ident[EI_NIDENT] = { 0 };
+	struct ckpt_error ignored = { 0 };
 	const struct ckpt_blocker b = {
 		"32-bit", t, "program", "32-bit programs are not supported", "use its 64-bit build",
 		true
 	};
 
-	if (fd >= 0 && read(fd, ident, sizeof(ident)) == sizeof(ident) &&
-	    ident[EI_CLASS] == ELFCLASS32)
+	if (ckpt_proc_is_64bit(t, &ignored) == 0)
 		ckpt_refuse(run, &b);
 	return 0;
 }
