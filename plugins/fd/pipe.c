@@ -80,27 +80,49 @@ static int scratch_pipe(struct fd_state *st, int capacity, struct ckpt_error *er
 	return 0;
 }
 
-/* Fill the scratch pipe with what the pipe holds. */
-static int copy_pipe(const struct ckpt_fd_found *f, const struct fd_state *st,
-		     struct ckpt_error *err)
+static bool is_readable(int flags)
 {
-	char path[32];
-	CKPT_AUTO_FD int readable = -1;
-	int in = f->fd;
+	return (flags & O_ACCMODE) != O_WRONLY;
+}
 
-	/*
-	 * tee(2) wants a readable description; ours may be the writing end of a pipe
-	 * whose readers are elsewhere in the tree.
-	 */
-	if ((f->flags & O_ACCMODE) == O_WRONLY) {
-		snprintf(path, sizeof(path), "/proc/self/fd/%d", f->fd);
-		in = readable = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-		if (in < 0)
-			return ckpt_fail_sys(err, errno, "opening the pipe for reading");
+/* Fill the scratch pipe with what the pipe holds. */
+static int copy_from(int in, const struct fd_state *st, struct ckpt_error *err)
+{
+	return tee(in, st->scratch[1], INT_MAX, SPLICE_F_NONBLOCK) < 0
+		       ? ckpt_fail_sys(err, errno, "tee(2)")
+		       : 0;
+}
+
+/*
+ * tee(2) wants a readable description, and ours may be the writing end. Another one of the tree is
+ * as good. To open one is an event for who watches a FIFO, so it is done if there is none.
+ */
+static int copy_pipe(struct ckpt_run *run, const struct ckpt_fd_found *f,
+		     struct fd_file *const *files, size_t n, struct ckpt_error *err)
+{
+	const struct fd_state *st = fd_state(run);
+	CKPT_AUTO_FD int readable = -1;
+	char path[32];
+
+	if (is_readable(f->flags))
+		return copy_from(f->fd, st, err);
+	for (size_t i = 0; i < n; i++) {
+		struct ckpt_fd_found other;
+		int r;
+
+		if (!files[i]->first || !is_readable(files[i]->first->flags))
+			continue;
+		r = fd_describe(run, files[i], &other, err);
+		if (r)
+			return r < 0 ? r : ckpt_fail(err, ENOENT, "an end of the pipe is gone");
+		r = copy_from(other.fd, st, err);
+		fd_described(st, files[i]);
+		return r;
 	}
-	if (tee(in, st->scratch[1], INT_MAX, SPLICE_F_NONBLOCK) < 0)
-		return ckpt_fail_sys(err, errno, "tee(2)");
-	return 0;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", f->fd);
+	readable = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	return readable < 0 ? ckpt_fail_sys(err, errno, "opening the pipe for reading")
+			    : copy_from(readable, st, err);
 }
 
 /* A read ends where a packet ends, so each of them is one chunk. */
@@ -123,8 +145,9 @@ static int drain(int fd, struct content *c, size_t total, struct ckpt_error *err
 	return 0;
 }
 
-static int read_content(struct ckpt_run *run, const struct ckpt_fd_found *f, int capacity,
-			struct content *c, struct ckpt_error *err)
+static int read_content(struct ckpt_run *run, const struct ckpt_fd_found *f,
+			struct fd_file *const *files, size_t n, int capacity, struct content *c,
+			struct ckpt_error *err)
 {
 	struct fd_state *st = fd_state(run);
 	int total = 0, copied = 0, r;
@@ -138,7 +161,7 @@ static int read_content(struct ckpt_run *run, const struct ckpt_fd_found *f, int
 				 total);
 	r = scratch_pipe(st, capacity, err);
 	if (!r)
-		r = copy_pipe(f, st, err);
+		r = copy_pipe(run, f, files, n, err);
 	if (!r && (ioctl(st->scratch[0], FIONREAD, &copied) || copied != total))
 		r = ckpt_fail(err, EIO, "%d of %d bytes of the pipe could be copied", copied,
 			      total);
@@ -176,7 +199,7 @@ static int put_pipe(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			rec.last_is_packet = true;
 	}
 	rec.capacity = (uint32_t)fcntl(f->fd, F_GETPIPE_SZ);
-	r = read_content(run, f, (int)rec.capacity, &c, err);
+	r = read_content(run, f, files, n, (int)rec.capacity, &c, err);
 	/* what is not the last and longer than a packet can be has plain data before it */
 	for (size_t i = 0; i + 1 < c.n && !r; i++)
 		if (c.chunks[i].len > PIPE_BUF)
