@@ -99,6 +99,7 @@ void proc_free(struct proc_set *ps)
 		task_free(ps->tasks[i]);
 	ns_free(ps->ns);
 	mount_tables_free(&ps->mounts);
+	notices_free(&ps->notices);
 	segment_free(ps->seg);
 	script_destroy(ps->spare);
 	if (ps->self_pidfd >= 0)

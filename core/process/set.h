@@ -16,6 +16,7 @@
 #include "process/frame.h"
 #include "process/keeper.h"
 #include "process/mounts.h"
+#include "process/notice.h"
 #include "process/process.h"
 #include "process/rescue.h"
 #include "process/segment.h"
@@ -116,6 +117,7 @@ struct proc_set {
 	unsigned phase;
 	struct ns_table *ns;
 	struct mount_tables mounts;
+	struct notices notices;
 	struct keeper keeper; /* dump: started before the tree stands still */
 	struct segments segments;
 	struct gadgets gadgets; /* dump: of the task before */

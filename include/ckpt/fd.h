@@ -144,6 +144,34 @@ struct ckpt_fd_kind {
  * with F_SEAL_WRITE must be made through a read-only description, or the seal fails.
  */
 
+/*
+ * dump and verify: what of the tree notices that a file is opened. fd tells of it in its survey
+ * (of watches those of inotify), for whoever opens files of the tree by a name; known from the
+ * step fd.survey to fd.collect. Since 0.1.
+ */
+struct ckpt_lease {
+	struct stat st; /* of the file */
+	bool write;	/* any opening breaks it; or only one for writing */
+	/*
+	 * A duplicate in the engine of the description that has it, owned by the run; -1: of a
+	 * tree that runs. Its position is the program's.
+	 */
+	int fd;
+	int flags;		      /* F_GETFL */
+	const struct ckpt_task *task; /* a task that holds it, and under which number */
+	int num;
+};
+
+/* For the plugin fd; what is given is copied. */
+CKPT_API int ckpt_watch_tell(struct ckpt_run *run, dev_t dev, struct ckpt_error *err);
+CKPT_API int ckpt_lease_tell(struct ckpt_run *run, const struct ckpt_lease *lease,
+			     struct ckpt_error *err);
+CKPT_API void ckpt_notices_clear(struct ckpt_run *run);
+/* Is anything in that filesystem watched? */
+CKPT_API bool ckpt_is_watched(struct ckpt_run *run, dev_t dev);
+/* NULL: that were all. */
+CKPT_API const struct ckpt_lease *ckpt_lease_at(struct ckpt_run *run, size_t i);
+
 #ifdef __cplusplus
 }
 #endif

@@ -5,6 +5,7 @@
  * descriptions as there were.
  */
 #include <ckpt/huge.h>
+#include <ckpt/quiet.h>
 
 #include "internal.h"
 
@@ -134,14 +135,20 @@ static int memfd_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, str
 	return ghost_survey(run, f, err);
 }
 
-/* With a position of its own, and without a trace. */
-static int open_quietly(const struct ckpt_fd_found *f, struct ckpt_error *err)
+/*
+ * With a position of its own, and without a trace: who watches the directory that a deleted file
+ * was in hears of it still. Nobody can of a memfd.
+ */
+static int open_quietly(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
 {
+	const int flags = O_RDONLY | O_NOATIME | O_NONBLOCK | O_CLOEXEC;
 	char path[32];
 	int fd;
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", f->fd);
-	fd = open(path, O_RDONLY | O_NOATIME | O_NONBLOCK | O_CLOEXEC);
+	if (!is_memfd(f))
+		return ckpt_open_unnoticed(run, AT_FDCWD, path, flags, err);
+	fd = open(path, flags);
 	return fd < 0 ? ckpt_fail_sys(err, errno, "opening it once more") : fd;
 }
 
@@ -151,7 +158,7 @@ static int put_ghost(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	CKPT_AUTO_FREE uint32_t *ends = calloc(n + 1, sizeof(uint32_t));
 	Ckpt__Fd__Ghost rec = CKPT__FD__GHOST__INIT;
 	size_t skip = is_memfd(f) ? strlen("/memfd:") : 0;
-	CKPT_AUTO_FD int fd = open_quietly(f, err);
+	CKPT_AUTO_FD int fd = open_quietly(run, f, err);
 	Ckpt__Fd__Owner owner;
 	struct stat st;
 	int r;

@@ -43,7 +43,7 @@ bool fd_each_mount(dev_t dev, bool (*fn)(int mount, void *arg), void *arg)
 		    maj != major(dev) || min != minor(dev))
 			continue;
 		unescape(point);
-		fd = open(point, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+		fd = open(point, O_PATH | O_CLOEXEC);
 		if (fd >= 0 && fn(fd, arg))
 			return true;
 	}
@@ -65,8 +65,7 @@ static bool each_mount_in(struct ckpt_run *run, const struct ckpt_ns *ns, dev_t 
 
 		if (makedev(m->major, m->minor) != dev)
 			continue;
-		fd = ckpt_open_in(run, ns->id, m->point,
-				  O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0, &ignored);
+		fd = ckpt_open_in(run, ns->id, m->point, O_PATH | O_CLOEXEC, 0, &ignored);
 		/* another one may be on top of it */
 		if (fd >= 0 && !fstat(fd, &st) && st.st_dev == dev && fn(fd, arg))
 			return true;
@@ -94,6 +93,40 @@ int fd_handle_get(int fd, struct fd_handle *h)
 	return name_to_handle_at(fd, "", &h->h, &mount, AT_EMPTY_PATH) ? -errno : 0;
 }
 
+static bool is_same(const struct fd_handle *a, const struct fd_handle *b)
+{
+	return a->h.handle_type == b->h.handle_type && a->h.handle_bytes == b->h.handle_bytes &&
+	       !memcmp(a->bytes, b->bytes, a->h.handle_bytes);
+}
+
+/*
+ * The call takes no O_PATH descriptor, and to open the place for more is an event for who watches
+ * it, and more yet if it is a device: it is the working directory for a moment.
+ */
+int fd_handle_in(int mount, struct fd_handle *h)
+{
+	CKPT_AUTO_FD int here = -1, fd = -1;
+	struct fd_handle top;
+	struct stat st;
+
+	if (fstat(mount, &st))
+		return -errno;
+	/* of a mount that is one file */
+	if (!S_ISDIR(st.st_mode)) {
+		if (fd_handle_get(mount, &top) || !is_same(&top, h))
+			return -ESTALE;
+		fd = fcntl(mount, F_DUPFD_CLOEXEC, 0);
+		return fd < 0 ? -errno : ckpt_steal_fd(&fd);
+	}
+	here = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (here < 0 || fchdir(mount))
+		return -errno;
+	fd = open_by_handle_at(AT_FDCWD, &h->h, O_PATH | O_CLOEXEC);
+	if (fd < 0)
+		fd = -errno;
+	return fchdir(here) ? -errno : fd < 0 ? fd : ckpt_steal_fd(&fd);
+}
+
 struct search {
 	struct fd_handle *handle;
 	ino_t ino;
@@ -103,7 +136,7 @@ struct search {
 static bool try_mount(int mount, void *arg)
 {
 	struct search *s = arg;
-	CKPT_AUTO_FD int fd = open_by_handle_at(mount, &s->handle->h, O_PATH | O_CLOEXEC);
+	CKPT_AUTO_FD int fd = fd_handle_in(mount, s->handle);
 	struct stat st;
 
 	if (fd < 0 || fstat(fd, &st) || st.st_ino != s->ino)

@@ -76,7 +76,7 @@ static bool try_mount(int mount, void *arg)
 {
 	const struct resolving *r = arg;
 	struct place *p = r->place;
-	CKPT_AUTO_FD int fd = open_by_handle_at(mount, &r->w->handle.h, O_PATH | O_CLOEXEC);
+	CKPT_AUTO_FD int fd = fd_handle_in(mount, &r->w->handle);
 	struct ckpt_error ignored = { 0 };
 	struct stat a, b;
 	char name[32];

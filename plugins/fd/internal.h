@@ -289,12 +289,14 @@ struct fd_handle {
 	unsigned char bytes[MAX_HANDLE_SZ];
 };
 
-/* Calls fn with a descriptor of each mount of that filesystem, until it says true. */
+/* Calls fn with an O_PATH descriptor of each mount of that filesystem, until it says true. */
 bool fd_each_mount(dev_t dev, bool (*fn)(int mount, void *arg), void *arg);
 /* The same, in the mount namespaces of the tree. */
 bool fd_each_mount_of_tree(struct ckpt_run *run, dev_t dev, bool (*fn)(int mount, void *arg),
 			   void *arg);
 int fd_handle_get(int fd, struct fd_handle *h);
+/* As open_by_handle_at(2) with O_PATH, in the mount of an O_PATH descriptor. */
+int fd_handle_in(int mount, struct fd_handle *h);
 /* As O_PATH; -ESTALE: it is not there. */
 int fd_handle_open(struct fd_handle *h, dev_t dev, ino_t ino);
 
@@ -397,6 +399,8 @@ enum fd_lock_kind { FD_LOCK_POSIX = 1, FD_LOCK_OFD, FD_LOCK_FLOCK, FD_LOCK_LEASE
 
 int fd_locked_read(struct fd_locked *l); /* -ENOMEM */
 bool fd_is_locked(const struct fd_locked *l, uint64_t ino);
+/* Tell those who open files of the tree by a name who would notice (notice.c). */
+int fd_notices_tell(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err);
 /* Refuse locks that cannot be saved. 0: nothing of that, or lost by permission. */
 int fd_locks_survey(struct ckpt_run *run, struct fd_file *file, const struct ckpt_fd_found *f);
 int fd_locks_collect(struct ckpt_run *run, struct fd_state *st, struct ckpt_error *err);

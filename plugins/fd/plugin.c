@@ -157,7 +157,8 @@ static const struct ckpt_step steps[] = {
 	  .help = "what needs numbers in tasks: targets of epolls, watches, owners, locks",
 	  .after = LIST("threads-made"),
 	  .before = LIST("sealed"),
-	  .wants = LIST("sock.settle"),
+	  /* watches notice what is done to files, and leases break */
+	  .wants = LIST("sock.settle", "ipc.settle", "tty.settle", "cgroup.threads"),
 	  .fn = fd_finish },
 	{ .name = NULL },
 };

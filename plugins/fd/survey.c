@@ -122,6 +122,8 @@ int fd_survey(struct ckpt_run *run, struct ckpt_error *err)
 		fd_threads_identify(st);
 	if (!r)
 		r = fd_dups_open(st, err);
+	if (!r)
+		r = fd_notices_tell(run, st, err);
 	for (size_t i = 0; i < st->n_files && !r; i++)
 		r = survey_file(run, &st->files[i], err);
 	/* a tree that runs should not find its files held open by us */
@@ -279,6 +281,7 @@ int fd_collect(struct ckpt_run *run, struct ckpt_error *err)
 		r = fd_locks_collect(run, st, err);
 	fd_flights_close(st);
 	fd_dups_close(st);
+	ckpt_notices_clear(run);
 	ckpt_count(run, "descriptors", st->n);
 	ckpt_count(run, "open files", saved);
 	return r;

@@ -13,6 +13,8 @@
 
 #include <ckpt/huge.h>
 
+#include <ckpt/quiet.h>
+
 #include "mem.h"
 
 static void map_files_path(const struct mem_vma *v, char buf[64])
@@ -186,7 +188,7 @@ static struct mem_file *known(struct mem_state *st, const struct mem_vma *v, uin
 	return NULL;
 }
 
-/* Its content is read through a description of our own. */
+/* Its content is read through a description of our own, which nobody who watches it is told of. */
 static int open_ghost(struct mem_state *st, struct mem_file *f, int dir, const char *link,
 		      struct ckpt_error *err)
 {
@@ -200,9 +202,9 @@ static int open_ghost(struct mem_state *st, struct mem_file *f, int dir, const c
 	if (!f->ghost || f->content)
 		return 0;
 	s.size = ((uint64_t)f->st.st_size + MEM_PAGE - 1) & ~(MEM_PAGE - 1);
-	s.fd = openat(dir, link, O_RDONLY | O_CLOEXEC);
+	s.fd = ckpt_open_unnoticed(st->run, dir, link, O_RDONLY | O_CLOEXEC, err);
 	if (s.fd < 0)
-		return ckpt_fail_sys(err, errno, "opening %s", f->path);
+		return ckpt_wrap(err, "%s", f->path);
 	if (f->ghost == MEM_DELETED && !fstatvfs(s.fd, &fs) && fs.f_flag & ST_RDONLY) {
 		mark_bad(f, "deleted-file",
 			 "the mapped file was deleted, and its mount is read-only: it cannot be "

@@ -88,6 +88,8 @@ static const struct ckpt_step steps[] = {
 	  .help = "look at every mapping, refuse what cannot be saved",
 	  .after = NAMES("seized"),
 	  .before = NAMES("surveyed"),
+	  /* which files are watched */
+	  .wants = NAMES("fd.survey"),
 	  .fn = mem_survey },
 	{ .runs = CKPT_DUMP | CKPT_VERIFY,
 	  .name = "collect",

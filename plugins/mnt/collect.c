@@ -393,7 +393,13 @@ int mnt_collect(struct ckpt_run *run, struct ckpt_error *err)
 	g.seen = seen = calloc(st->n_mounts * 2 + 1, sizeof(*seen));
 	if (!seen)
 		return ckpt_fail(err, ENOMEM, "out of memory");
-	r = mnt_find_work(run, st, err);
+	/* a dump has asked in time */
+	if (ckpt_run_kind(run) == CKPT_VERIFY)
+		r = mnt_notices_survey(run, err);
+	if (r == 0 && st->disturbing)
+		r = ckpt_fail(err, EBUSY, "reading the files of the tree would disturb it");
+	if (r == 0)
+		r = mnt_find_work(run, st, err);
 	for (size_t i = 0; i < st->n_fs && r == 0; i++) {
 		const struct mnt_mount *m;
 

@@ -8,8 +8,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include <ckpt/fd.h>
 #include <ckpt/mnt.h>
 #include <ckpt/plugin.h>
+#include <ckpt/quiet.h>
 
 #include "mnt.pb-c.h"
 #include "uapi.h"
@@ -94,6 +96,7 @@ struct mnt_state {
 	struct ckpt_pages *pages;
 	struct mnt_dir *work; /* where overlays keep what they have in work: theirs alone */
 	size_t n_work;
+	bool disturbing; /* reading what files hold would be noticed: refused */
 	/* restore */
 	struct mnt_made *made;
 };
@@ -145,7 +148,16 @@ int mnt_open_external(const char *place);
 /* A detached mount of it, without those that are mounted on it. */
 int mnt_clone(int fd);
 
-/* ---- content (save.c, fill.c) --------------------------------------------------------- */
+/* ---- what would notice that content is read (notice.c) ----------------------------------- */
+
+/* dump and verify, after fd has told: refuse what cannot be read without that. */
+int mnt_notices_survey(struct ckpt_run *run, struct ckpt_error *err);
+/* Has a file no holes? */
+bool mnt_is_whole(const struct stat *st);
+/* The lease on a file that any opening would break; NULL: there is none. */
+const struct ckpt_lease *mnt_lease_of(struct ckpt_run *run, const struct stat *st);
+
+/* ---- content (save.c, fill.c) ----------------------------------------------------- */
 
 /* Of FS_IOC_GETFLAGS: what chattr(1) sets of a file in a tmpfs. */
 #define MNT_FIXED ((uint32_t)(FS_IMMUTABLE_FL | FS_APPEND_FL))

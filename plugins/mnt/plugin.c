@@ -43,6 +43,8 @@ static const struct ckpt_field_rule rules[] = {
 static const struct ckpt_step steps[] = {
 	{ CKPT_DUMP, "survey", "root and working directories that cannot be saved", LIST("seized"),
 	  LIST("surveyed"), LIST("ns.survey"), mnt_places_survey, NULL },
+	{ CKPT_DUMP, "notices", "refuse files that cannot be read without a trace", LIST("seized"),
+	  LIST("surveyed"), LIST("ns.survey", "fd.survey"), mnt_notices_survey, NULL },
 	{ CKPT_DUMP | CKPT_VERIFY, "collect", "save mounts and what filesystems in memory hold",
 	  LIST("surveyed"), LIST("collected"), NULL, mnt_collect, NULL },
 	{ CKPT_RESTORE, "plan", "check mounts, and what they need from outside", LIST("loaded"),
@@ -55,8 +57,10 @@ static const struct ckpt_step steps[] = {
 	  LIST("ns.fill"), mnt_make, NULL },
 	{ CKPT_RESTORE, "places", "tasks go to their root and working directories",
 	  LIST("mnt.make"), LIST("tasks-placed"), LIST("ns.join"), mnt_places_enter, NULL },
+	/* before there are watches, which would notice, and leases, which flags would break */
 	{ CKPT_RESTORE, "settle", "times of what was used meanwhile", LIST("threads-made"),
-	  LIST("sealed"), LIST("fd.finish", "sock.settle"), mnt_settle, NULL },
+	  LIST("fd.finish"), LIST("fd.thread-tables", "sock.settle", "ipc.settle"), mnt_settle,
+	  NULL },
 	{ 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL },
 };
 
@@ -147,8 +151,16 @@ static int probe_mount_setattr(struct ckpt_error *err)
 	return 0;
 }
 
+static int probe_quiet(struct ckpt_error *err)
+{
+	int r = ckpt_quiet_probe(err);
+
+	return r < 0 ? ckpt_wrap(err, "filesystems in memory that are watched are refused") : 0;
+}
+
 static const struct ckpt_need needs[] = {
 	{ "mount_setattr(2)", false, probe_mount_setattr },
+	{ "FAN_OPEN_PERM", false, probe_quiet },
 	{ NULL, false, NULL },
 };
 

@@ -2,10 +2,13 @@
 /* dump and verify: what is in a filesystem in memory, file by file. */
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/sysmacros.h>
+#include <sys/uio.h>
 #include <sys/xattr.h>
 
 #include "mnt.h"
@@ -28,6 +31,8 @@ struct save {
 	struct name_of *linked; /* files with several names that were met */
 	size_t n_linked;
 	char *buf;
+	struct ckpt_quiet *quiet; /* NULL: nobody watches */
+	bool watched;
 };
 
 /* Everything that a record points at. */
@@ -120,16 +125,12 @@ static int read_xattrs(const char *path, Ckpt__Mnt__Inode *rec, struct parts *p,
 
 /* ramfs has none, and tmpfs before 6.0. Those that only tell of the file's insides are not asked
  * for. */
-static int read_flags(struct save *s, int dir, const char *name, Ckpt__Mnt__Inode *rec,
+static int read_flags(struct save *s, int fd, const char *name, Ckpt__Mnt__Inode *rec,
 		      struct ckpt_error *err)
 {
-	CKPT_AUTO_FD int fd =
-		openat(dir, name, O_RDONLY | O_NOATIME | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	unsigned flags = 0;
 	char text[64];
 
-	if (fd < 0)
-		return ckpt_fail_sys(err, errno, "opening it");
 	if (ioctl(fd, FS_IOC_GETFLAGS, &flags))
 		return errno == ENOTTY || errno == EOPNOTSUPP
 			       ? 0
@@ -212,18 +213,73 @@ static int read_data(struct save *s, int fd, off_t size, struct parts *p, struct
 	return 0;
 }
 
-static int read_file(struct save *s, int dir, const char *name, Ckpt__Mnt__Inode *rec,
-		     struct parts *p, struct ckpt_error *err)
+/* Runs of pages that are not all zero: what is left out comes back as a hole. */
+static int put_pages(struct save *s, struct parts *p, off_t at, size_t len, struct ckpt_error *err)
 {
-	CKPT_AUTO_FD int fd =
-		openat(dir, name, O_RDONLY | O_NOATIME | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-	int r;
+	static const char zero[PAGE];
+	size_t from = 0;
+	int r = 0;
 
-	if (fd < 0)
-		return ckpt_fail_sys(err, errno, "opening it");
-	r = read_data(s, fd, (off_t)rec->size, p, err);
-	if (r < 0)
-		return r;
+	for (size_t to = 0; r == 0 && from < len;) {
+		size_t n = len - to < PAGE ? len - to : PAGE;
+
+		if (n && memcmp(s->buf + to, zero, n) != 0) {
+			to += n;
+			continue;
+		}
+		if (to > from) {
+			memmove(s->buf, s->buf + from, to - from);
+			r = put_piece(s, p, at + (off_t)from, to - from, err);
+		}
+		from = to += n;
+	}
+	return r;
+}
+
+bool mnt_is_whole(const struct stat *st)
+{
+	return st->st_blocks * 512 >= st->st_size;
+}
+
+/*
+ * Of a file with a lease for writing there is only the description that has the lease: its position
+ * is the program's. Reading is an event for who watches the file, and looking at a mapping is none.
+ */
+static int read_leased(struct save *s, int fd, const struct stat *st, struct parts *p,
+		       struct ckpt_error *err)
+{
+	const size_t size = (size_t)st->st_size;
+	char *map = NULL;
+	int r = 0;
+
+	if (s->watched && !mnt_is_whole(st))
+		return ckpt_fail(err, EBUSY, "it has a lease, holes, and somebody who watches it");
+	if (s->watched)
+		map = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
+	if (map == MAP_FAILED)
+		return ckpt_fail_sys(err, errno, "mmap(2)");
+	for (size_t at = 0; at < size && r == 0; at += CHUNK) {
+		size_t want = size - at < CHUNK ? size - at : CHUNK;
+		struct iovec to = { s->buf, want }, from = { map ? map + at : NULL, want };
+		/* by a call: somebody else may have cut it off, which is a signal for who touches
+		 * it */
+		ssize_t got = map ? process_vm_readv(getpid(), &to, 1, &from, 1, 0)
+				  : pread(fd, s->buf, want, (off_t)at);
+
+		if (got < 0)
+			r = ckpt_fail_sys(err, errno, "reading it");
+		else if (mnt_is_whole(st))
+			r = put_piece(s, p, (off_t)at, (size_t)got, err);
+		else
+			r = put_pages(s, p, (off_t)at, (size_t)got, err);
+	}
+	if (map)
+		munmap(map, size);
+	return r;
+}
+
+static int list_extents(Ckpt__Mnt__Inode *rec, struct parts *p, struct ckpt_error *err)
+{
 	p->extent_list = calloc(p->n_extents + 1, sizeof(Ckpt__Mnt__Extent *));
 	if (!p->extent_list)
 		return ckpt_fail(err, ENOMEM, "out of memory");
@@ -284,7 +340,29 @@ struct object {
 	const char *at, *name;
 	uint32_t parent;
 	bool bare;
+	int fd; /* of a directory, opened */
 };
+
+/* What has to be opened for it: directories, and regular files, whose data are read. */
+static int put_opened(struct save *s, const struct object *o, const struct stat *st,
+		      Ckpt__Mnt__Inode *rec, struct parts *p, struct ckpt_error *err)
+{
+	const struct ckpt_lease *lease = S_ISREG(st->st_mode) ? mnt_lease_of(s->run, st) : NULL;
+	CKPT_AUTO_FD int own = -1;
+	int fd = o->fd, r;
+
+	if (lease)
+		fd = lease->fd;
+	else if (fd < 0)
+		fd = own = ckpt_quiet_open(s->quiet, o->dir, o->at, O_NOFOLLOW);
+	if (fd < 0)
+		return ckpt_fail_sys(err, lease ? EBUSY : -fd, "opening it");
+	r = read_flags(s, fd, o->at, rec, err);
+	if (r < 0 || !S_ISREG(st->st_mode) || !st->st_size)
+		return r;
+	r = lease ? read_leased(s, fd, st, p, err) : read_data(s, fd, st->st_size, p, err);
+	return r < 0 ? r : list_extents(rec, p, err);
+}
 
 static int put(struct save *s, const struct object *o, const struct stat *st, uint32_t *id,
 	       struct ckpt_error *err)
@@ -317,9 +395,7 @@ static int put(struct save *s, const struct object *o, const struct stat *st, ui
 	snprintf(path, sizeof(path), "/proc/self/fd/%d/%s", o->dir, o->at);
 	r = read_xattrs(path, &rec, &p, err);
 	if (r == 0 && (S_ISREG(st->st_mode) || S_ISDIR(st->st_mode)))
-		r = read_flags(s, o->dir, o->at, &rec, err);
-	if (r == 0 && S_ISREG(st->st_mode) && st->st_size)
-		r = read_file(s, o->dir, o->at, &rec, &p, err);
+		r = put_opened(s, o, st, &rec, &p, err);
 	return r < 0 ? r : ckpt_record_put(s->run, MNT_REC_INODE, &rec.base, err);
 }
 
@@ -330,17 +406,13 @@ static void behind_mount(const struct dirent *d, struct stat *st)
 			     .st_nlink = 1 };
 }
 
-static int by_name(const struct dirent **a, const struct dirent **b)
-{
-	return strcmp((*a)->d_name, (*b)->d_name);
-}
-
 static int walk(struct save *s, int dir, uint32_t id, uint64_t mnt, struct ckpt_error *err);
 
 static int entry(struct save *s, int dir, const struct dirent *d, uint32_t parent, uint64_t mnt,
 		 struct ckpt_error *err)
 {
-	struct object o = { dir, d->d_name, d->d_name, parent, false };
+	struct object o = { dir, d->d_name, d->d_name, parent, false, -1 };
+	CKPT_AUTO_FD int sub = -1;
 	uint64_t there = mnt;
 	struct stat st;
 	uint32_t id;
@@ -350,32 +422,90 @@ static int entry(struct save *s, int dir, const struct dirent *d, uint32_t paren
 	    mnt_mount_id(dir, d->d_name, &there) < 0)
 		return ckpt_fail_sys(err, errno, "%s", d->d_name);
 	o.bare = there != mnt;
-	if (o.bare)
+	if (o.bare) {
 		behind_mount(d, &st);
-	r = put(s, &o, &st, &id, err);
-	if (r == 0 && !o.bare && S_ISDIR(st.st_mode) && !mnt_is_work(s->st, &st)) {
-		CKPT_AUTO_FD int sub =
-			openat(dir, d->d_name,
-			       O_RDONLY | O_DIRECTORY | O_NOATIME | O_NOFOLLOW | O_CLOEXEC);
-
-		r = sub < 0 ? ckpt_fail_sys(err, errno, "opening it") : walk(s, sub, id, mnt, err);
+	} else if (S_ISDIR(st.st_mode)) {
+		o.fd = sub = ckpt_quiet_open(s->quiet, dir, d->d_name, O_DIRECTORY | O_NOFOLLOW);
+		if (sub < 0)
+			return ckpt_fail_sys(err, -sub, "%s: opening it", d->d_name);
 	}
+	r = put(s, &o, &st, &id, err);
+	if (r == 0 && sub >= 0 && !mnt_is_work(s->st, &st))
+		r = walk(s, sub, id, mnt, err);
 	return r < 0 ? ckpt_wrap(err, "%s", d->d_name) : 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	const struct dirent *const *x = a, *const *y = b;
+
+	return strcmp((*x)->d_name, (*y)->d_name);
+}
+
+struct listing {
+	struct dirent **list;
+	size_t n, cap;
+};
+
+static void listing_free(struct listing *l)
+{
+	while (l->n)
+		free(l->list[--l->n]);
+	free(l->list);
+}
+
+static int keep(struct listing *l, const struct dirent *d)
+{
+	size_t cap = l->cap ? l->cap * 2 : 64,
+	       len = offsetof(struct dirent, d_name) + strlen(d->d_name) + 1;
+	struct dirent **more = l->list, *copy;
+
+	if (l->n == l->cap) {
+		more = reallocarray(l->list, cap, sizeof(struct dirent *));
+		if (!more)
+			return -ENOMEM;
+		l->list = more;
+		l->cap = cap;
+	}
+	copy = malloc(len);
+	if (!copy)
+		return -ENOMEM;
+	memcpy(copy, d, len);
+	l->list[l->n++] = copy;
+	return 0;
+}
+
+/* Through that very descriptor: scandir(3) would open the directory once more. */
+static int list(int dir, struct listing *l)
+{
+	int copy = fcntl(dir, F_DUPFD_CLOEXEC, 0), r = 0;
+	CKPT_AUTO_DIR DIR *d = copy < 0 ? NULL : fdopendir(copy);
+	const struct dirent *e;
+
+	if (!d) {
+		r = -errno;
+		if (copy >= 0)
+			close(copy);
+		return r;
+	}
+	while (r == 0 && (e = ckpt_next_entry(d)))
+		if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
+			r = keep(l, e);
+	r = r ? r : -errno;
+	if (r == 0 && l->n)
+		qsort(l->list, l->n, sizeof(struct dirent *), by_name);
+	return r;
 }
 
 static int walk(struct save *s, int dir, uint32_t id, uint64_t mnt, struct ckpt_error *err)
 {
-	struct dirent **list = NULL;
-	int n = scandirat(dir, ".", &list, NULL, by_name), r = 0;
+	__attribute__((cleanup(listing_free))) struct listing l = { 0 };
+	int r = list(dir, &l);
 
-	if (n < 0)
-		return ckpt_fail_sys(err, errno, "reading the directory");
-	for (int i = 0; i < n; i++) {
-		if (r == 0 && strcmp(list[i]->d_name, ".") && strcmp(list[i]->d_name, ".."))
-			r = entry(s, dir, list[i], id, mnt, err);
-		free(list[i]);
-	}
-	free(list);
+	if (r < 0)
+		return ckpt_fail_sys(err, -r, "reading the directory");
+	for (size_t i = 0; i < l.n && r == 0; i++)
+		r = entry(s, dir, l.list[i], id, mnt, err);
 	return r;
 }
 
@@ -391,7 +521,7 @@ static int save_top(struct save *s, int dir, const char *root, struct ckpt_error
 
 	while (*(root += strspn(root, "/")) && r == 0) {
 		size_t len = strcspn(root, "/");
-		struct object o = { -1, NULL, name, parent, true };
+		struct object o = { -1, NULL, name, parent, true, -1 };
 
 		r = put(s, &o, &bare, &parent, err);
 		snprintf(name, sizeof(name), "%.*s", (int)len, root);
@@ -400,24 +530,40 @@ static int save_top(struct save *s, int dir, const char *root, struct ckpt_error
 	if (r == 0 && (fstat(dir, &st) || mnt_mount_id(dir, "", &mnt) < 0))
 		r = ckpt_fail_sys(err, errno, "looking at it");
 	if (r == 0) {
-		struct object o = { dir, ".", name, parent, false };
+		struct object o = { dir, ".", name, parent, false, dir };
 
 		r = put(s, &o, &st, &parent, err);
 	}
 	return r < 0 ? r : walk(s, dir, parent, mnt, err);
 }
 
+static int save(struct save *s, struct ckpt_error *err)
+{
+	const struct mnt_mount *m = s->m;
+	CKPT_AUTO_FD int dir = -1;
+
+	if (s->watched) {
+		s->quiet = ckpt_quiet_begin(m->fd, err);
+		if (!s->quiet)
+			return -err->err;
+	}
+	dir = ckpt_quiet_open(s->quiet, m->fd, ".", O_DIRECTORY);
+	if (dir < 0)
+		return ckpt_fail_sys(err, -dir, "opening it");
+	s->buf = malloc(CHUNK);
+	return s->buf ? save_top(s, dir, m->m->root, err) : ckpt_fail(err, ENOMEM, "out of memory");
+}
+
 int mnt_content_save(struct ckpt_run *run, struct mnt_state *st, const struct mnt_mount *m,
 		     struct ckpt_error *err)
 {
-	struct save s = { .run = run, .st = st, .m = m, .fs = m->fs->id };
-	CKPT_AUTO_FD int dir = openat(m->fd, ".", O_RDONLY | O_DIRECTORY | O_NOATIME | O_CLOEXEC);
-	int r;
+	const dev_t dev = makedev(m->fs->major, m->fs->minor);
+	struct save s = {
+		.run = run, .st = st, .m = m, .fs = m->fs->id, .watched = ckpt_is_watched(run, dev)
+	};
+	int r = save(&s, err);
 
-	if (dir < 0)
-		return ckpt_fail_sys(err, errno, "opening %s", m->m->point);
-	s.buf = malloc(CHUNK);
-	r = s.buf ? save_top(&s, dir, m->m->root, err) : ckpt_fail(err, ENOMEM, "out of memory");
+	ckpt_quiet_end(s.quiet);
 	free(s.buf);
 	free(s.linked);
 	return r < 0 ? ckpt_wrap(err, "%s (%s)", m->m->point, m->m->type) : 0;

@@ -284,19 +284,6 @@ static void removed_cwd(void)
 	MUST(rmdir(above));
 }
 
-/* Somebody wants to write: the lease ends soon. */
-static void lease_breaking(void)
-{
-	sigset_t set;
-	sigemptyset(&set);
-	sigaddset(&set, SIGIO);
-	MUST(sigprocmask(SIG_BLOCK, &set, NULL));
-	close(temporary_file("lease"));
-	MUST(fcntl(MUST(open(victim_path("lease"), O_RDONLY)), F_SETLEASE, F_RDLCK));
-	if (open(victim_path("lease"), O_WRONLY | O_NONBLOCK) >= 0)
-		victim_die("the lease does not keep writers away");
-}
-
 static void userfaultfd(void)
 {
 	if (syscall(SYS_userfaultfd, 0) < 0)
@@ -725,7 +712,10 @@ static const struct mode {
 	{ "mapped-readonly", deleted_readonly, "mem deleted-file .*its mount is read-only" },
 	{ "other-link", renamed_link, "its directory is gone" },
 	{ "removed-cwd", removed_cwd, "nor has the one that it was in" },
-	{ "lease-breaking", lease_breaking, "being broken" },
+	{ "lease-breaking", victim_lease_breaking, "being broken" },
+	{ "lease-unreadable", victim_lease_unreadable, "mnt content .*is for writing only" },
+	{ "lease-sparse", victim_lease_sparse, "mnt content .*is watched, and it has holes" },
+	{ "lease-outside", victim_lease_outside, "mnt content .*outside the tree, has a lease" },
 	{ "userfaultfd", userfaultfd, "userfaultfd" },
 	{ "io-uring", io_uring, "io_uring" },
 	{ "pidfd-outside", pid_fd, "pidfd" },

@@ -39,6 +39,14 @@ const char *victim_dir(void);
 char *victim_path(const char *name);
 /* A mount namespace with a tmpfs `whole` that has `a` and `bb`; `part` and `other` are free. */
 void victim_own_mounts(void);
+/* A lease that is being broken; in such a tmpfs, leases on files that cannot be read without that:
+ * of a descriptor for writing, of a file with holes that is watched, of a process that stays
+ * behind.
+ */
+void victim_lease_breaking(void);
+void victim_lease_unreadable(void);
+void victim_lease_sparse(void);
+void victim_lease_outside(void);
 
 /* The state stands: tell the runner. Call it once, in the root of the tree. */
 void victim_ready(void);
