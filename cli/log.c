@@ -72,7 +72,8 @@ void cli_log(struct cli *c, const char *prefix, const char *text)
 
 void cli_log_all(struct cli *c)
 {
-	fwrite(c->held, 1, c->n_held, c->log);
+	if (c->n_held)
+		fwrite(c->held, 1, c->n_held, c->log);
 	c->n_held = 0;
 }
 

@@ -28,7 +28,8 @@ struct fill {
 	struct level *linked;
 	size_t n_linked, cap_linked;
 	bool *has_links; /* by index of the record, from `first` on */
-	size_t first;
+	size_t first, n_records;
+	struct mnt_numbers numbers;
 };
 
 static void fill_free(struct fill *f)
@@ -42,6 +43,7 @@ static void fill_free(struct fill *f)
 	free(f->stack);
 	free(f->linked);
 	free(f->has_links);
+	free(f->numbers.waits);
 }
 
 static struct timespec time_of(int64_t ns)
@@ -230,6 +232,20 @@ static int fill_one(struct fill *f, int dir, const char *name, int fd, const Ckp
 	return r < 0 ? r : attributes(fd, path, rec, err);
 }
 
+/* Made for the sake of its number, it is moved there. */
+static int put_in_place(struct fill *f, size_t index, int dir, const char *name,
+			const Ckpt__Mnt__Inode *rec, struct ckpt_error *err)
+{
+	char now[48];
+
+	if (!f->numbers.waits || !f->numbers.waits[index - f->first])
+		return make(dir, name, rec, err);
+	mnt_numbers_name(&f->numbers, index - f->first, now, sizeof(now));
+	return renameat2(f->root, now, dir, name, RENAME_NOREPLACE)
+		       ? ckpt_fail_sys(err, errno, "moving it to its place")
+		       : 0;
+}
+
 static bool is_settled(const Ckpt__Mnt__Inode *rec)
 {
 	return rec->link || S_ISLNK(rec->mode) || (S_ISREG(rec->mode) && !rec->flags);
@@ -254,7 +270,7 @@ static int add(struct fill *f, size_t index, const Ckpt__Mnt__Inode *rec, struct
 	if (rec->link)
 		return link_again(f, dir, name, rec, err);
 	if (rec->parent && !f->settle)
-		r = make(dir, name, rec, err);
+		r = put_in_place(f, index, dir, name, rec, err);
 	if (r < 0)
 		return r;
 	fd = openat(dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
@@ -297,6 +313,7 @@ static int find_links(struct fill *f, uint32_t fs, struct ckpt_error *err)
 	f->first = first_of(f->run, fs);
 	while ((rec = ckpt_record_at(f->run, "mnt.inode", f->first + n)) && rec->fs == fs)
 		n++;
+	f->n_records = n;
 	f->has_links = calloc(n + 1, sizeof(*f->has_links));
 	if (!f->has_links)
 		return ckpt_fail(err, ENOMEM, "out of memory");
@@ -329,6 +346,10 @@ static int each(struct fill *f, uint32_t fs, struct ckpt_error *err)
 		}
 		if (r == 0 && add(f, i, rec, err) < 0)
 			return ckpt_wrap(err, "%.*s", (int)rec->name.len, (char *)rec->name.data);
+		/* its root is what it is to be from now on, but for what others would inherit */
+		if (r == 0 && !rec->parent && !f->settle)
+			r = mnt_numbers_make(f->run, &f->numbers, f->root, f->first, f->n_records,
+					     make, err);
 	}
 	while (f->n && r == 0)
 		r = leave(f, err);

@@ -163,6 +163,23 @@ const struct ckpt_lease *mnt_lease_of(struct ckpt_run *run, const struct stat *s
 #define MNT_FIXED ((uint32_t)(FS_IMMUTABLE_FL | FS_APPEND_FL))
 #define MNT_FLAGS ((uint32_t)(MNT_FIXED | FS_NODUMP_FL | FS_NOATIME_FL | FS_CASEFOLD_FL))
 
+/*
+ * The highest inode number of a tmpfs that comes back: as many files may have to be made and
+ * removed for it, a quarter of a million in a second.
+ */
+#define MNT_INO_MAX ((uint64_t)1 << 18)
+
+typedef int mnt_maker(int dir, const char *name, const Ckpt__Mnt__Inode *rec,
+		      struct ckpt_error *err);
+/* number.c: files that have their number already and wait in the root for their place */
+struct mnt_numbers {
+	bool *waits; /* by record; NULL: none does */
+	unsigned series;
+};
+int mnt_numbers_make(struct ckpt_run *run, struct mnt_numbers *m, int root, size_t first, size_t n,
+		     mnt_maker *make, struct ckpt_error *err);
+void mnt_numbers_name(const struct mnt_numbers *m, size_t at, char *buf, size_t size);
+
 /* Owner, mode, times. */
 void mnt_inode_of(Ckpt__Mnt__Inode *rec, const struct stat *st);
 int mnt_inode_apply(int fd, const Ckpt__Mnt__Inode *rec, struct ckpt_error *err);

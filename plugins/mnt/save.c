@@ -33,6 +33,7 @@ struct save {
 	char *buf;
 	struct ckpt_quiet *quiet; /* NULL: nobody watches */
 	bool watched;
+	bool numbers; /* inode numbers that mean something */
 };
 
 /* Everything that a record points at. */
@@ -383,6 +384,10 @@ static int put(struct save *s, const struct object *o, const struct stat *st, ui
 	if (rec.link)
 		return ckpt_record_put(s->run, MNT_REC_INODE, &rec.base, err);
 	mnt_inode_of(&rec, st);
+	/* a socket that lives is bound anew, and a mounted overlay makes its directory anew */
+	if (s->numbers && !o->bare && !S_ISSOCK(st->st_mode) && !mnt_is_work(s->st, st) &&
+	    st->st_ino <= MNT_INO_MAX)
+		rec.ino = st->st_ino;
 	if (o->bare)
 		return ckpt_record_put(s->run, MNT_REC_INODE, &rec.base, err);
 	if (S_ISLNK(st->st_mode)) {
@@ -559,7 +564,12 @@ int mnt_content_save(struct ckpt_run *run, struct mnt_state *st, const struct mn
 {
 	const dev_t dev = makedev(m->fs->major, m->fs->minor);
 	struct save s = {
-		.run = run, .st = st, .m = m, .fs = m->fs->id, .watched = ckpt_is_watched(run, dev)
+		.run = run,
+		.st = st,
+		.m = m,
+		.fs = m->fs->id,
+		.watched = ckpt_is_watched(run, dev),
+		.numbers = !strcmp(m->m->type, "tmpfs"),
 	};
 	int r = save(&s, err);
 

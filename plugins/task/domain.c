@@ -33,6 +33,9 @@
 #define FIRST_NUMBER 32767
 #define MAX_LEVELS   33
 
+/* Somebody traces ckpt and its children, as strace(1): then nothing can stand in. */
+#define IS_TRACED 255
+
 struct task_stand_in {
 	const struct ckpt_ns *user, *pidns;
 	uint32_t uid, gid;
@@ -87,9 +90,10 @@ static void stand_in(const struct task_stand_in *of, int program)
 {
 	char *const nothing[] = { NULL }, *const name[] = { (char *)"ckpt", NULL };
 
-	if (take_ids(of) || syscall(SYS_close_range, 0, ~0U, CLOSE_RANGE_CLOEXEC) ||
-	    ptrace(PTRACE_TRACEME, 0, 0, 0))
+	if (take_ids(of) || syscall(SYS_close_range, 0, ~0U, CLOSE_RANGE_CLOEXEC))
 		_exit(errno);
+	if (ptrace(PTRACE_TRACEME, 0, 0, 0))
+		_exit(IS_TRACED);
 	syscall(SYS_execveat, program, "", name, nothing, AT_EMPTY_PATH);
 	_exit(errno);
 }
@@ -185,7 +189,9 @@ static int make(struct ckpt_run *run, struct task_stand_in *s, struct ckpt_error
 		return ckpt_fail_sys(err, r, "waiting for a stand-in");
 	if (WIFSTOPPED(status))
 		return 0;
-	s->pid = 0;
+	s->pid = s->number = 0;
+	if (WIFEXITED(status) && WEXITSTATUS(status) == IS_TRACED)
+		return 0;
 	return ckpt_fail_sys(err, WIFEXITED(status) ? WEXITSTATUS(status) : ECHILD,
 			     "a process with the ids %u and %u", s->uid, s->gid);
 }
@@ -227,7 +233,7 @@ static struct task_stand_in *stand_in_for(struct ckpt_run *run, struct task_doma
 	if (make(run, s, err) < 0)
 		return NULL;
 	d->n++;
-	return try_out(run, s, err) < 0 ? NULL : s;
+	return s->number && try_out(run, s, err) < 0 ? NULL : s;
 }
 
 void task_domains_free(struct task_domains *d)
@@ -272,8 +278,8 @@ int task_domain_check(struct ckpt_run *run, struct task_domains *d, struct ckpt_
 	s = stand_in_for(run, d, &like, err);
 	if (!s)
 		return ckpt_wrap(err, "thread %d: is it in a Landlock domain?", (int)th->tid);
-	r = ask_about(run, th, s->number, &answer, err);
-	if (r < 0 || answer != -EPERM)
+	r = s->number ? ask_about(run, th, s->number, &answer, err) : 0;
+	if (r < 0 || (s->number && answer != -EPERM))
 		return r;
 	if (!s->seen) {
 		ckpt_log(run, CKPT_LOG_WARN,

@@ -4,6 +4,7 @@ made for ckpt, and such as the machine around the tree has changed by the time o
 import fcntl
 import os
 import pathlib
+import signal
 import struct
 import subprocess
 
@@ -328,6 +329,51 @@ def layers_gone(context, test):
     expect(proc.read(upper / "written") == "text", "what is written does not come to the upper one")
 
 
+# in an order that is not that of their numbers, with gaps
+INODES = """mount -t tmpfs test /srv; cd /srv
+for i in 1 2 3 4 5 6 7 8 9; do echo $i >$i; done
+mkdir a; mkdir b; mv a b/; ln 7 b/a/seven; mv 9 b/a/; ln -s 4 b/link; mkfifo 0; rm 2 5 8; mv b 1b
+echo .ckpt-0-3 >.ckpt-0-3; i=0; while [ $i -lt 3000 ]; do : >x; rm x; i=$((i + 1)); done; echo late >0late
+cd /; exec sleep 99999"""
+
+
+def inodes(context, test):
+    """Files of a tmpfs keep their inode numbers."""
+    def numbers(pid):
+        top = pathlib.Path(f"/proc/{pid}/root/srv")
+        return {str(path.relative_to(top)): path.lstat().st_ino for path in [top, *top.rglob("*")]}
+
+    pid, ckpt = build(context, test, tree=INODES)
+    before = numbers(pid)
+    after = numbers(again(test, pid, ckpt))
+    expect(after == before, f"{after} was {before}")
+
+
+# which says whether its database may still be written, by the signal's number
+DATABASE = """mount -t tmpfs test /srv; for i in 1 2 3; do : >/srv/$i; rm /srv/$i; done
+exec /usr/bin/python3 -B -c '
+import pathlib, signal, sqlite3
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+base = sqlite3.connect("/srv/base", isolation_level=None)
+base.execute("pragma journal_mode=wal"); base.execute("create table numbers (n)")
+pathlib.Path("/proc/self/comm").write_text("sleep")
+while True:
+    number = signal.sigwait([signal.SIGUSR1])
+    base.execute("insert into numbers values (?)", (number,))
+    pathlib.Path("/srv/said").write_text(str(base.execute("select count(*) from numbers").fetchone()[0]))
+'"""
+
+
+def database(context, test):
+    """SQLite goes on writing to its database: it would not if the file's number were another."""
+    pid, ckpt = build(context, test, tree=DATABASE)
+    for count in ("1", "2"):
+        os.kill(pid, signal.SIGUSR1)
+        said = pathlib.Path(f"/proc/{pid}/root/srv/said")
+        proc.wait_until("it does not write", lambda: proc.read(said, "") == count)
+        pid = again(test, pid, ckpt) if count == "1" else pid
+
+
 def options(context, test):
     """Of a tmpfs that was made read-only after it was filled, one that it takes once only."""
     tree = ("mount -t tmpfs -o noswap,size=1m test /srv; echo text >/srv/file; mount -o remount,ro /srv; "
@@ -353,4 +399,6 @@ def tests(context):
     yield "mounts/socket-on-overlay", lambda test: bound(context, test)
     yield "mounts/overlay/hidden", lambda test: layers_hidden(context, test)
     yield "mounts/overlay/gone", lambda test: layers_gone(context, test)
+    yield "mounts/inodes", lambda test: inodes(context, test)
+    yield "mounts/database", lambda test: database(context, test)
     yield "mounts/noswap", lambda test: options(context, test)

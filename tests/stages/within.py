@@ -33,16 +33,16 @@ def saved_within(context, test, scenario):
 
 # CKPT, DIR: a program is shown to ckpt with a label, then ckpt to itself with the same
 LABELLED = """cd /
-label="$2/label"; echo "docker-default (enforce)" > "$label"
-as() { sh -c 'mount --bind "$0" /proc/$$/attr/current && exec "$@"' "$label" "$@"; }
+label="$2/label"; echo "docker-default (enforce)" > "$label"; echo unconfined > "$2/none"
+as() { sh -c 'mount --bind "$0" /proc/$$/attr/current && exec "$@"' "$@"; }
 expect() { r=$?; test $r = $1 || { echo "exit $r, not $1"; exit 1; }; }
 setsid sh -c ': > "$0"; exec sleep 99999' "$2/ready" < /dev/null > /dev/null 2>&1 &
 until test -e "$2/ready"; do sleep 0.05; done
 mount --bind "$label" /proc/$!/task/$!/attr/current; expect 0
-"$1" dump -t $! -D "$2/image"; expect 3
-as "$1" dump -t $! -D "$2/image"; expect 0
-"$1" restore -D "$2/image" -d; expect 5
-as "$1" restore -D "$2/image" -d --pidfile "$2/pid"; expect 0
+as "$2/none" "$1" dump -t $! -D "$2/image"; expect 3
+as "$label" "$1" dump -t $! -D "$2/image"; expect 0
+as "$2/none" "$1" restore -D "$2/image" -d; expect 5
+as "$label" "$1" restore -D "$2/image" -d --pidfile "$2/pid"; expect 0
 kill -9 $(cat "$2/pid")
 """
 
