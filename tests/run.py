@@ -13,7 +13,7 @@ from lib import context, proc, report, tables  # pylint: disable=wrong-import-po
 
 STAGES = ("lint", "build", "unit", "cli", "signals", "inventory", "scenario", "boxes", "mounts",
           "sandboxes", "within", "verify", "switch_off", "groups", "clocks", "branch", "refuse", "border",
-          "image", "plugin", "fault", "races", "kill", "apps")
+          "paths", "image", "plugin", "fault", "races", "kill", "apps")
 # whatever is chosen, it is run on what the sources say now
 BUILDS = ("build/release", "build/sanitize")
 

@@ -6,8 +6,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/openat2.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <ckpt/mnt.h>
@@ -66,20 +68,38 @@ static bool is_plain(const char *path)
 	return true;
 }
 
+/* What was made below d->base so far, or that: no link that is there by now is followed. */
+static int open_made(const struct ckpt_dirs *d, size_t len)
+{
+	struct open_how how = { .flags = O_PATH | O_DIRECTORY | O_CLOEXEC,
+				.resolve = RESOLVE_NO_SYMLINKS | RESOLVE_BENEATH };
+	char dir[PATH_MAX];
+
+	snprintf(dir, sizeof(dir), "%.*s", len ? (int)len : 1, len ? d->made : ".");
+	return (int)syscall(SYS_openat2, d->base, dir, &how, sizeof(how));
+}
+
 /* mkdir(2) of each part, the first one first; d->made grows with them. */
 static int make_missing(struct ckpt_dirs *d, const char *rest, struct ckpt_error *err)
 {
-	char part[PATH_MAX];
+	char part[NAME_MAX + 1];
 
-	for (size_t len = 0; rest[len];) {
-		len += strspn(rest + len, "/");
-		len += strcspn(rest + len, "/");
-		snprintf(part, sizeof(part), "%.*s", (int)len, rest);
-		if (mkdirat(d->base, part, 0700))
+	d->fd = open_made(d, 0);
+	for (const char *p = rest; *p && d->fd >= 0;) {
+		const size_t len = strcspn(p, "/");
+
+		if (len >= sizeof(part))
+			return ckpt_fail(err, ENAMETOOLONG, "mkdir(2) of %s", rest);
+		snprintf(part, sizeof(part), "%.*s", (int)len, p);
+		if (mkdirat(d->fd, part, 0700))
 			return ckpt_fail_sys(err, errno, "mkdir(2) of %s", part);
-		snprintf(d->made, sizeof(d->made), "%s", part);
+		p += len;
+		snprintf(d->made, sizeof(d->made), "%.*s", (int)(p - rest), rest);
+		p += strspn(p, "/");
+		close(d->fd);
+		d->fd = open_made(d, strlen(d->made));
 	}
-	return 0;
+	return d->fd < 0 ? ckpt_fail_sys(err, errno, "opening %s", rest) : 0;
 }
 
 int ckpt_dirs_open(struct ckpt_run *run, uint32_t mnt, const char *path, struct ckpt_dirs *d,
@@ -107,18 +127,17 @@ int ckpt_dirs_open(struct ckpt_run *run, uint32_t mnt, const char *path, struct 
 	d->base = ckpt_open_in(run, mnt, dir, O_PATH | O_DIRECTORY, 0, err);
 	if (d->base < 0)
 		return d->base;
-	if (make_missing(d, rest, err) < 0)
-		return -err->err;
-	d->fd = openat(d->base, d->made[0] ? d->made : ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
-	return d->fd < 0 ? ckpt_fail_sys(err, errno, "opening %s", path) : 0;
+	return make_missing(d, rest, err);
 }
 
 void ckpt_dirs_remove(struct ckpt_dirs *d)
 {
 	while (d->made[0]) {
 		char *slash = strrchr(d->made, '/');
+		CKPT_AUTO_FD int dir = open_made(d, slash ? (size_t)(slash - d->made) : 0);
 
-		unlinkat(d->base, d->made, AT_REMOVEDIR);
+		if (dir >= 0)
+			unlinkat(dir, slash ? slash + 1 : d->made, AT_REMOVEDIR);
 		*(slash ? slash : d->made) = 0;
 	}
 	if (d->fd >= 0)

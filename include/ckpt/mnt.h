@@ -65,14 +65,22 @@ CKPT_API int ckpt_mnt_of_fd(struct ckpt_run *run, int fd, struct ckpt_error *err
 CKPT_API dev_t ckpt_mnt_device(struct ckpt_run *run, int fd, const struct stat *st);
 
 /*
- * As open(2) and stat(2), in the mount namespace `mnt`, where every symbolic link
- * and `..` stays. ckpt_stat_in() returns -EINPROGRESS in the plan of a restore for a
- * namespace that is not made yet: nothing can be said.
+ * As open(2) and stat(2), in the mount namespace `mnt`, where every `..` stays, of a path that
+ * the kernel has told: it was one without symbolic links, and whoever owns a directory on the
+ * way may have put one there since. None is followed, but in ckpt's own namespace those that
+ * nobody but root can have made: others are -ELOOP. ckpt_stat_in() returns -EINPROGRESS in the
+ * plan of a restore for a namespace that is not made yet: nothing can be said. What was looked
+ * at is to be looked at again through the descriptor that is used.
  */
 CKPT_API int ckpt_open_in(struct ckpt_run *run, uint32_t mnt, const char *path, int flags,
 			  mode_t mode, struct ckpt_error *err);
 CKPT_API int ckpt_stat_in(struct ckpt_run *run, uint32_t mnt, const char *path, bool nofollow,
 			  struct stat *st);
+/* Since 0.1. An O_PATH descriptor of the directory that a path is in; *name is its name there. */
+CKPT_API int ckpt_open_above(struct ckpt_run *run, uint32_t mnt, const char *path,
+			     const char **name, struct ckpt_error *err);
+/* Plan of a restore: tell which link is in the way where ckpt_stat_in() says -ELOOP. */
+CKPT_API int ckpt_link_unmet(struct ckpt_run *run, const char *path);
 
 /*
  * dump: the path of a file that was deleted under another one, if that name was in the same

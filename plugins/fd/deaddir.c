@@ -111,6 +111,7 @@ static int dead_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 	const Ckpt__Fd__File *file = ckpt_record_need(run, "fd.file", id, err);
 	char path[PATH_MAX], dir[PATH_MAX];
 	struct stat st;
+	int r;
 
 	if (!rec || !file)
 		return -EBADMSG;
@@ -118,7 +119,10 @@ static int dead_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 	    file->flags & ~(uint32_t)FD_OPEN_FLAGS || file->flags & O_ACCMODE)
 		return ckpt_fail_image(err, "open file %u is not a valid deleted directory", id);
 	fd_directory_of(path, rec->name.len, dir, sizeof(dir));
-	if (stat(dir, &st) || !S_ISDIR(st.st_mode))
+	r = ckpt_stat_in(run, 0, dir, false, &st);
+	if (r == -ELOOP)
+		return ckpt_link_unmet(run, dir);
+	if (r || !S_ISDIR(st.st_mode))
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "make the directory again",
 				  "%s, where a deleted directory was, is not there", dir);
 	return fd_owner_check(rec->owner, id, err);
@@ -149,28 +153,32 @@ static int open_all(struct ckpt_run *run, const Ckpt__Fd__DeadDirectory *rec, in
 
 static int make(struct ckpt_run *run, const Ckpt__Fd__DeadDirectory *rec, struct ckpt_error *err)
 {
-	char path[PATH_MAX], dir[PATH_MAX], other[PATH_MAX + 64];
+	char path[PATH_MAX], way[PATH_MAX + 64], other[64];
 	const char *name = fd_image_path(&rec->name, path, sizeof(path));
+	CKPT_AUTO_FD int dir = -1;
 	CKPT_AUTO_FD int made = -1;
 	struct stat st;
 	int r;
 
 	if (!name)
 		return ckpt_fail_image(err, "deleted directory %u has no path", rec->id);
-	r = mkdir(name, 0700);
+	dir = ckpt_open_above(run, 0, path, &name, err);
+	if (dir < 0)
+		return dir;
+	r = mkdirat(dir, name, 0700);
 	if (r && errno == EEXIST) {
-		fd_directory_of(path, rec->name.len, dir, sizeof(dir));
-		snprintf(other, sizeof(other), "%s/.ckpt-%llu-%u", dir,
+		snprintf(other, sizeof(other), ".ckpt-%llu-%u",
 			 (unsigned long long)ckpt_run_number(run), rec->id);
 		name = other;
-		r = mkdir(name, 0700);
+		r = mkdirat(dir, name, 0700);
 	}
 	if (r)
-		return ckpt_fail_sys(err, errno, "mkdir(2) of %s", name);
-	made = open(name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	r = made < 0 ? ckpt_fail_sys(err, errno, "open(2) of %s", name)
-		     : open_all(run, rec, made, name, err);
-	if (rmdir(name) && !r)
+		return ckpt_fail_sys(err, errno, "mkdir(2) of %s", path);
+	snprintf(way, sizeof(way), "/proc/self/fd/%d/%s", dir, name);
+	made = openat(dir, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	r = made < 0 ? ckpt_fail_sys(err, errno, "open(2) of %s", path)
+		     : open_all(run, rec, made, way, err);
+	if (unlinkat(dir, name, AT_REMOVEDIR) && !r)
 		r = ckpt_fail_sys(err, errno, "rmdir(2) of %s", name);
 	/* what was opened gets an owner: it must be the one that was empty and is gone */
 	if (!r && (fstat(made, &st) || st.st_nlink))

@@ -145,6 +145,7 @@ int fd_detached_plan(struct ckpt_run *run, const Ckpt__Fd__Detached *rec, const 
 	char buf[PATH_MAX], place[2 * PATH_MAX];
 	const char *root = fd_image_path(&rec->root, buf, sizeof(buf));
 	struct stat st;
+	int r;
 
 	if (!root || !rec->mount || rec->mount > UINT16_MAX || rec->attr & ~(uint32_t)ATTR_KNOWN)
 		return ckpt_fail_image(err, "a mount that is in no namespace is not valid");
@@ -157,21 +158,22 @@ int fd_detached_plan(struct ckpt_run *run, const Ckpt__Fd__Detached *rec, const 
 				  "%s is open through a mount of %s, in which its layer would not "
 				  "show",
 				  place, root);
-	if (ckpt_plan_only(run) || !lstat(root, &st))
-		return 0;
-	return ckpt_unmet(run, CKPT_EXIT_FAILED, "put it back where it was", "%s: %s", root,
-			  ckpt_errno_name(errno));
+	r = ckpt_plan_only(run) ? 0 : ckpt_stat_in(run, 0, root, true, &st);
+	return r < 0 ? fd_missing(run, root, r, "put it back where it was") : 0;
 }
 
-static int mount_again(const Ckpt__Fd__Detached *rec, struct ckpt_error *err)
+static int mount_again(struct ckpt_run *run, const Ckpt__Fd__Detached *rec, struct ckpt_error *err)
 {
 	struct mount_attr a = { .attr_set = rec->attr, .propagation = MS_PRIVATE };
 	char buf[PATH_MAX];
 	const char *root = fd_image_path(&rec->root, buf, sizeof(buf));
-	CKPT_AUTO_FD int fd = open_tree(AT_FDCWD, root,
-					OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW |
-						AT_NO_AUTOMOUNT);
+	CKPT_AUTO_FD int place = ckpt_open_in(run, 0, root, O_PATH | O_NOFOLLOW, 0, err);
+	CKPT_AUTO_FD int fd = -1;
 
+	if (place < 0)
+		return place;
+	fd = open_tree(place, "",
+		       OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | AT_NO_AUTOMOUNT);
 	a.attr_clr = (ATTR_KNOWN & ~(uint64_t)rec->attr & ~(uint64_t)MOUNT_ATTR_STRICTATIME) |
 		     MOUNT_ATTR__ATIME;
 	if (fd < 0 || mount_setattr(fd, "", AT_EMPTY_PATH, &a, sizeof(a)))
@@ -180,8 +182,10 @@ static int mount_again(const Ckpt__Fd__Detached *rec, struct ckpt_error *err)
 }
 
 /* Descriptors of one mount are of one mount again. */
-static int mount_of(struct fd_state *st, const Ckpt__Fd__Detached *rec, struct ckpt_error *err)
+static int mount_of(struct ckpt_run *run, const Ckpt__Fd__Detached *rec, struct ckpt_error *err)
 {
+	struct fd_state *st = fd_state(run);
+
 	while (st->n_clones < rec->mount) {
 		int *more = realloc(st->clones, (st->n_clones + 1) * sizeof(*more));
 
@@ -191,7 +195,7 @@ static int mount_of(struct fd_state *st, const Ckpt__Fd__Detached *rec, struct c
 		more[st->n_clones++] = -1;
 	}
 	if (st->clones[rec->mount - 1] < 0)
-		st->clones[rec->mount - 1] = mount_again(rec, err);
+		st->clones[rec->mount - 1] = mount_again(run, rec, err);
 	return st->clones[rec->mount - 1];
 }
 
@@ -199,8 +203,8 @@ int fd_detached_open(struct ckpt_run *run, const Ckpt__Fd__Detached *rec, const 
 		     int open_flags, struct ckpt_error *err)
 {
 	struct open_how how = { .flags = (uint64_t)(unsigned)(open_flags | O_CLOEXEC),
-				.resolve = RESOLVE_IN_ROOT };
-	int mount = mount_of(fd_state(run), rec, err), fd;
+				.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS };
+	int mount = mount_of(run, rec, err), fd;
 	char link[40];
 	struct stat st;
 

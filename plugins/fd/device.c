@@ -73,6 +73,8 @@ static int device_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err
 	r = ckpt_stat_in(run, rec->mnt, path, false, &st);
 	if (r == -EINPROGRESS)
 		return 0;
+	if (r == -ELOOP)
+		return fd_missing(run, path, r, NULL);
 	if (r < 0 || !S_ISCHR(st.st_mode) || st.st_rdev != makedev(rec->major, rec->minor))
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "make the device node again",
 				  "%s is not the device %u:%u", path, rec->major, rec->minor);

@@ -275,6 +275,8 @@ static int deleted_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 		return ckpt_fail_image(err, "file %u is not a valid deleted file", id);
 	fd_directory_of(path, g->name.len, dir, sizeof(dir));
 	r = ckpt_dirs_look(run, g->mnt, dir, &st);
+	if (r == -ELOOP)
+		return ckpt_link_unmet(run, dir);
 	if (r < 0 && r != -EINPROGRESS)
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "make the directory again",
 				  "%s, where a deleted file was, cannot be made: %s", dir,

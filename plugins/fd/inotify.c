@@ -62,7 +62,7 @@ static int parse_watch(const char *line, struct watch *w)
 struct place {
 	uint32_t mnt; /* the namespace in which the path holds */
 	char path[PATH_MAX];
-	bool link;
+	struct stat st;
 };
 
 struct resolving {
@@ -78,7 +78,7 @@ static bool try_mount(int mount, void *arg)
 	struct place *p = r->place;
 	CKPT_AUTO_FD int fd = fd_handle_in(mount, &r->w->handle);
 	struct ckpt_error ignored = { 0 };
-	struct stat a, b;
+	struct stat a;
 	char name[32];
 	ssize_t len;
 	int mnt;
@@ -91,10 +91,9 @@ static bool try_mount(int mount, void *arg)
 	if (len <= 0 || mnt < 0)
 		return false;
 	p->path[len] = '\0';
-	p->link = S_ISLNK(a.st_mode);
 	p->mnt = (uint32_t)mnt;
-	return p->path[0] == '/' && !ckpt_stat_in(r->run, p->mnt, p->path, true, &b) &&
-	       a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+	return p->path[0] == '/' && !ckpt_stat_in(r->run, p->mnt, p->path, true, &p->st) &&
+	       a.st_dev == p->st.st_dev && a.st_ino == p->st.st_ino;
 }
 
 /* Try the mounts of its filesystem, one after the other, our own first. */
@@ -185,19 +184,28 @@ static int add_watch(struct ckpt_run *run, Ckpt__Fd__Inotify *rec, const char *l
 		     struct ckpt_error *err)
 {
 	Ckpt__Fd__Watch *watch = malloc(sizeof(*watch));
+	Ckpt__Fd__Owner *owner = malloc(sizeof(*owner));
 	struct watch w = { 0 };
 	struct place place;
 
-	if (!watch)
+	if (!watch || !owner) {
+		free(watch);
+		free(owner);
 		return ckpt_fail(err, ENOMEM, "out of memory");
+	}
 	ckpt__fd__watch__init(watch);
+	ckpt__fd__owner__init(owner);
+	watch->owner = owner;
 	rec->watches[rec->n_watches++] = watch;
 	if (parse_watch(line, &w) || !resolve(run, &w, &place))
 		return ckpt_fail(err, ENOENT, "what watch %u watches is gone", w.wd);
 	watch->wd = (int32_t)w.wd;
 	watch->mask = w.mask;
-	watch->link = place.link;
+	watch->link = S_ISLNK(place.st.st_mode);
 	watch->mnt = place.mnt;
+	watch->dev = place.mnt ? 0 : place.st.st_dev;
+	watch->ino = place.mnt ? 0 : place.st.st_ino;
+	fd_owner_of(&place.st, owner);
 	watch->path.data = (uint8_t *)strdup(place.path);
 	watch->path.len = strlen(place.path);
 	return watch->path.data ? 0 : ckpt_fail(err, ENOMEM, "out of memory");
@@ -246,6 +254,7 @@ static int inotify_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	}
 	for (size_t i = 0; i < rec.n_watches; i++) {
 		free(rec.watches[i]->path.data);
+		free(rec.watches[i]->owner);
 		free(rec.watches[i]);
 	}
 	free(rec.watches);
@@ -286,9 +295,16 @@ static int inotify_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 					       id);
 		last = w->wd;
 		r = ckpt_stat_in(run, w->mnt, path, true, &st);
-		if (r != -EINPROGRESS && (r || S_ISLNK(st.st_mode) != w->link))
+		if (r == -ELOOP)
+			fd_missing(run, path, r, NULL);
+		else if (r != -EINPROGRESS && (r || S_ISLNK(st.st_mode) != w->link))
 			ckpt_unmet(run, CKPT_EXIT_FAILED, "put it back where it was",
 				   "%s, which is watched, is not there", path);
+		else if (!r && !fd_is_same(&st, w->owner, w->dev, w->ino))
+			ckpt_unmet(run, CKPT_EXIT_FAILED, "put it back where it was",
+				   "%s, which is watched, is another file than it was, of another "
+				   "owner or mode",
+				   path);
 	}
 	return 0;
 }
@@ -461,11 +477,14 @@ static int watch_again(struct ckpt_run *run, int fd, const Ckpt__Fd__Watch *w, c
 {
 	CKPT_AUTO_FD int file = ckpt_open_in(
 		run, w->mnt, path, O_PATH | O_CLOEXEC | (w->link ? O_NOFOLLOW : 0), 0, err);
+	struct stat st;
 	char name[32];
 	int wd;
 
 	if (file < 0)
 		return file;
+	if (fstat(file, &st) || !fd_is_same(&st, w->owner, w->dev, w->ino))
+		return ckpt_fail(err, EIO, "%s, which is watched, is no longer what it was", path);
 	snprintf(name, sizeof(name), "/proc/self/fd/%d", file);
 	wd = inotify_add_watch(fd, name, w->mask);
 	return wd < 0 ? ckpt_fail_sys(err, errno, "inotify_add_watch(2) of %s", path) : wd;

@@ -258,6 +258,13 @@ int fd_info_u64(const char *fdinfo, const char *key, int base, uint64_t *value);
 /* ---- records ------------------------------------------------------------------ */
 
 /* A path of an image as a string; NULL if it is none. */
+/* Plan: list that what was saved by this path is not found there; `why`: ckpt_stat_in()'s. */
+int fd_missing(struct ckpt_run *run, const char *path, int why, const char *hint);
+/*
+ * Restore: is it what was saved, or, where that is gone, of the same owner, and open to no
+ * fewer? Else whoever may rename it has put there what he could not have opened himself.
+ */
+bool fd_is_same(const struct stat *st, const Ckpt__Fd__Owner *owner, uint64_t dev, uint64_t ino);
 const char *fd_image_path(const ProtobufCBinaryData *b, char *buf, size_t size);
 
 /* fs.nr_open has no higher value */

@@ -72,8 +72,7 @@ static int opath_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 	if (r == -EINPROGRESS)
 		return 0;
 	if (r < 0)
-		return ckpt_unmet(run, CKPT_EXIT_FAILED, "put it back where it was", "%s: %s", path,
-				  ckpt_errno_name(r));
+		return fd_missing(run, path, r, "put it back where it was");
 	if ((st.st_mode & S_IFMT) != rec->type)
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "put it back where it was",
 				  "%s is of another type than it was", path);

@@ -190,6 +190,8 @@ static int put_pipe(struct ckpt_run *run, const struct ckpt_fd_found *f,
 		r = fd_place_mnt(run, f, &rec.mnt, err);
 		if (r < 0)
 			return r;
+		rec.dev = rec.mnt ? 0 : f->st.st_dev;
+		rec.ino = rec.mnt ? 0 : f->st.st_ino;
 	}
 	for (size_t i = 0; i < n; i++) {
 		if (files[i]->out)
@@ -249,9 +251,14 @@ static int check_fifo(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, const Ckpt_
 	r = ckpt_stat_in(run, p->mnt, path, true, &st);
 	if (r == -EINPROGRESS)
 		return 0;
+	if (r == -ELOOP)
+		return fd_missing(run, path, r, NULL);
 	if (r < 0 || !S_ISFIFO(st.st_mode))
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "make it again: mkfifo",
 				  "%s is not a FIFO", path);
+	if (p->owner && !fd_is_same(&st, p->owner, p->dev, p->ino))
+		return ckpt_unmet(run, CKPT_EXIT_FAILED, "put the FIFO back that was there",
+				  "%s is another FIFO than it was, of another owner or mode", path);
 	return 0;
 }
 
@@ -365,7 +372,8 @@ static int make_ends(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, int ends[2],
 static int open_ends(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, int ends[2],
 		     struct ckpt_error *err)
 {
-	char buf[PATH_MAX];
+	CKPT_AUTO_FD int seen = -1;
+	char buf[PATH_MAX], self[32];
 	const char *path;
 	struct stat st;
 	int queued;
@@ -375,13 +383,18 @@ static int open_ends(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, int ends[2],
 	path = fd_image_path(&p->path, buf, sizeof(buf));
 	if (!path)
 		return ckpt_fail_image(err, "the FIFO %u has no valid path", p->id);
-	ends[0] = ckpt_open_in(run, p->mnt, path, O_RDWR | O_NONBLOCK | O_NOFOLLOW, 0, err);
-	if (ends[0] < 0)
-		return ends[0];
-	if (fstat(ends[0], &st))
+	/* looked at before it is opened, which may wake up others */
+	seen = ckpt_open_in(run, p->mnt, path, O_PATH | O_NOFOLLOW, 0, err);
+	if (seen < 0)
+		return seen;
+	if (fstat(seen, &st))
 		return ckpt_fail_sys(err, errno, "fstat(2)");
-	if (!S_ISFIFO(st.st_mode))
-		return ckpt_fail(err, EIO, "%s is no longer a FIFO", path);
+	if (!S_ISFIFO(st.st_mode) || !fd_is_same(&st, p->owner, p->dev, p->ino))
+		return ckpt_fail(err, EIO, "%s is no longer the FIFO that it was", path);
+	snprintf(self, sizeof(self), "/proc/self/fd/%d", seen);
+	ends[0] = open(self, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+	if (ends[0] < 0)
+		return ckpt_fail_sys(err, errno, "open(2) of %s", path);
 	if (ioctl(ends[0], FIONREAD, &queued) || queued)
 		return ckpt_fail(err, EBUSY, "the FIFO %s is in use by others", path);
 	ends[1] = fcntl(ends[0], F_DUPFD_CLOEXEC, 0);

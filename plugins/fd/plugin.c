@@ -102,6 +102,11 @@ static const struct ckpt_field_rule rules[] = {
 	{ "Ghost", "mtime_ns", CKPT_EQ_VOLATILE },
 	{ "Extent", "at", CKPT_EQ_VOLATILE },
 	{ "Opath", "ino", CKPT_EQ_VOLATILE },
+	{ "Pipe", "dev", CKPT_EQ_VOLATILE },
+	{ "Pipe", "ino", CKPT_EQ_VOLATILE },
+	{ "Watch", "dev", CKPT_EQ_VOLATILE },
+	{ "Watch", "ino", CKPT_EQ_VOLATILE },
+	{ "Watch", "owner", CKPT_EQ_VOLATILE },
 	{ "External", "key", CKPT_EQ_VOLATILE },
 	{ NULL, NULL, CKPT_EQ_VOLATILE },
 };

@@ -213,6 +213,7 @@ static int proc_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 	const char *path;
 	struct stat st;
 	pid_t pid;
+	int r;
 
 	if (!rec || !file)
 		return -EBADMSG;
@@ -226,10 +227,8 @@ static int proc_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 	/* another proc has the machine's settings as well */
 	if (!pid && fd_copies_check(run, 0, path, file))
 		return 0;
-	if (!pid && !rec->mnt && stat(path, &st))
-		return ckpt_unmet(run, CKPT_EXIT_FAILED, "restore on a kernel that has it",
-				  "%s: %s", path, ckpt_errno_name(errno));
-	return 0;
+	r = pid || rec->mnt ? 0 : ckpt_stat_in(run, 0, path, true, &st);
+	return r < 0 ? fd_missing(run, path, r, "restore on a kernel that has it") : 0;
 }
 
 static int proc_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot, struct ckpt_error *err)

@@ -9,8 +9,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/magic.h>
-#include <linux/openat2.h>
-#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
 
@@ -191,61 +189,10 @@ static const char *changed(struct ckpt_run *run, const Ckpt__Fd__Regular *rec,
 	return NULL;
 }
 
-/* What the link on the way leads to. */
-static int fail_way(const char *path, struct ckpt_error *err)
-{
-	CKPT_AUTO_FD int fd = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-	char self[32], way[PATH_MAX];
-	ssize_t len;
-
-	snprintf(self, sizeof(self), "/proc/self/fd/%d", fd);
-	len = fd < 0 ? -1 : readlink(self, way, sizeof(way));
-	if (len < 0)
-		return ckpt_fail(err, ELOOP, "%s leads through a symbolic link", path);
-	return ckpt_fail(err, ELOOP, "%s leads through a symbolic link, to %.*s", path, (int)len,
-			 way);
-}
-
-/*
- * The kernel's name of a file goes through no symbolic link. Who owns a directory on the way can
- * put one there while the tree is away, and ckpt would open what it leads to for his programs. A
- * lookup in a mount namespace follows none anyway.
- */
-static int open_straight(struct ckpt_run *run, uint32_t mnt, const char *path, int flags,
-			 struct ckpt_error *err)
-{
-	const struct open_how how = { .flags = (uint64_t)(unsigned)(flags | O_CLOEXEC),
-				      .resolve = RESOLVE_NO_SYMLINKS };
-	int fd;
-
-	if (mnt)
-		return ckpt_open_in(run, mnt, path, flags, 0, err);
-	fd = (int)syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof(how));
-	if (fd < 0 && errno == ELOOP)
-		return fail_way(path, err);
-	return fd < 0 ? ckpt_fail_sys(err, errno, "open(2) of %s", path) : fd;
-}
-
-/* What is there now. -EINPROGRESS: a namespace that is not made yet. */
-static int look_at_path(struct ckpt_run *run, uint32_t mnt, const char *path, struct stat *st,
-			struct ckpt_error *err)
-{
-	CKPT_AUTO_FD int fd = -1;
-	int r;
-
-	if (mnt) {
-		r = ckpt_stat_in(run, mnt, path, true, st);
-		return r < 0 ? ckpt_fail(err, -r, "%s: %s", path, ckpt_errno_name(r)) : 0;
-	}
-	fd = open_straight(run, mnt, path, O_PATH | O_NOFOLLOW, err);
-	return fd < 0 ? fd : fstat(fd, st) ? ckpt_fail_sys(err, errno, "%s", path) : 0;
-}
-
 static int regular_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 {
 	const Ckpt__Fd__Regular *rec = ckpt_record_need(run, "fd.regular", id, err);
 	const Ckpt__Fd__File *file = ckpt_record_need(run, "fd.file", id, err);
-	struct ckpt_error why = { 0 };
 	const char *path, *what;
 	char buf[PATH_MAX];
 	struct stat st;
@@ -262,12 +209,11 @@ static int regular_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *er
 		return fd_detached_plan(run, rec->detached, path, file, err);
 	if (fd_copies_check(run, rec->mnt, path, file))
 		return 0;
-	r = look_at_path(run, rec->mnt, path, &st, &why);
+	r = ckpt_stat_in(run, rec->mnt, path, true, &st);
 	if (r == -EINPROGRESS)
 		return 0;
 	if (r < 0)
-		return ckpt_unmet(run, CKPT_EXIT_FAILED, "put the file back where it was", "%s",
-				  why.text);
+		return fd_missing(run, path, r, "put the file back where it was");
 	if ((st.st_mode & S_IFMT) != rec->type)
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "put the file back where it was",
 				  "%s is no longer a %s", path,
@@ -297,13 +243,12 @@ bool fd_copies_check(struct ckpt_run *run, uint32_t mnt, const char *path,
 	return true;
 }
 
-static int check_found(const char *path, uint32_t type, int fd, struct ckpt_error *err)
+static int check_found(const char *path, uint32_t type, int fd, struct stat *st,
+		       struct ckpt_error *err)
 {
-	struct stat st;
-
-	return !fstat(fd, &st) && (st.st_mode & S_IFMT) == type
-		       ? 0
-		       : ckpt_fail(err, EIO, "%s is no longer what it was", path);
+	if (fstat(fd, st) || (st->st_mode & S_IFMT) != type)
+		return ckpt_fail(err, EIO, "%s is no longer what it was", path);
+	return 0;
 }
 
 /* A look comes first: opening what has become a FIFO would wait, a device would do something. */
@@ -311,21 +256,33 @@ static int open_found(struct ckpt_run *run, uint32_t mnt, const char *path, int 
 		      uint32_t type, struct ckpt_error *err)
 {
 	const int look = flags & O_PATH ? flags & (O_PATH | O_NOFOLLOW | O_DIRECTORY) : 0;
-	CKPT_AUTO_FD int seen = open_straight(run, mnt, path, look ? look : O_PATH, err);
+	CKPT_AUTO_FD int seen = ckpt_open_in(run, mnt, path, look ? look : O_PATH, 0, err);
 	CKPT_AUTO_FD int fd = -1;
+	struct stat a, b;
 	char self[32];
 
-	if (seen < 0 || check_found(path, type, seen, err) < 0)
+	if (seen < 0 || check_found(path, type, seen, &a, err) < 0)
 		return -err->err;
 	if (look)
 		return ckpt_steal_fd(&seen);
 	/* O_NOFOLLOW stays among a file's flags, and /proc has nothing but links */
 	snprintf(self, sizeof(self), "/proc/self/fd/%d", seen);
-	fd = flags & O_NOFOLLOW ? open_straight(run, mnt, path, flags, err)
+	fd = flags & O_NOFOLLOW ? ckpt_open_in(run, mnt, path, flags, 0, err)
 				: open(self, flags | O_CLOEXEC);
 	if (fd < 0)
 		return err->err ? -err->err : ckpt_fail_sys(err, errno, "open(2) of %s", path);
-	return check_found(path, type, fd, err) < 0 ? -err->err : ckpt_steal_fd(&fd);
+	if (check_found(path, type, fd, &b, err) < 0)
+		return -err->err;
+	if (a.st_dev != b.st_dev || a.st_ino != b.st_ino)
+		return ckpt_fail(err, EIO, "%s was replaced meanwhile", path);
+	return ckpt_steal_fd(&fd);
+}
+
+int fd_missing(struct ckpt_run *run, const char *path, int why, const char *hint)
+{
+	return why == -ELOOP ? ckpt_link_unmet(run, path)
+			     : ckpt_unmet(run, CKPT_EXIT_FAILED, hint, "%s: %s", path,
+					  ckpt_errno_name(why));
 }
 
 int fd_open_saved(struct ckpt_run *run, uint32_t mnt, const Ckpt__Fd__Detached *detached,
@@ -351,10 +308,20 @@ static int regular_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot,
 			struct ckpt_error *err)
 {
 	const Ckpt__Fd__Regular *rec = ckpt_record_need(run, "fd.regular", slot->file, err);
+	CKPT_AUTO_FD int fd = -1;
+	const char *what;
+	struct stat st;
 
-	return rec ? fd_open_saved(run, rec->mnt, rec->detached, &rec->path,
-				   (slot->flags & FD_OPEN_FLAGS) | O_NOCTTY, rec->type, err)
-		   : -EBADMSG;
+	if (!rec)
+		return -EBADMSG;
+	fd = fd_open_saved(run, rec->mnt, rec->detached, &rec->path,
+			   (slot->flags & FD_OPEN_FLAGS) | O_NOCTTY, rec->type, err);
+	if (fd < 0 || rec->mnt || rec->detached)
+		return ckpt_steal_fd(&fd);
+	/* what the plan has seen may have been another file */
+	what = fstat(fd, &st) ? "cannot be looked at" : changed(run, rec, &st);
+	return what ? ckpt_fail(err, ESTALE, "open file %u %s", slot->file, what)
+		    : ckpt_steal_fd(&fd);
 }
 
 const struct ckpt_fd_kind fd_kind_regular = {

@@ -135,9 +135,10 @@ static int other_name_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot
 			   struct ckpt_error *err)
 {
 	const Ckpt__Fd__OtherName *rec = ckpt_record_need(run, "fd.other-name", slot->file, err);
-	char path[PATH_MAX], dir[PATH_MAX], other[PATH_MAX + 64];
+	char path[PATH_MAX], way[PATH_MAX + 64], other[64];
 	const char *name = rec ? fd_image_path(&rec->path, path, sizeof(path)) : NULL;
 	CKPT_AUTO_FD int inode = name ? find(rec) : -ESTALE;
+	CKPT_AUTO_FD int dir = -1;
 	CKPT_AUTO_FD int seen = -1;
 	CKPT_AUTO_FD int fd = -1;
 	struct stat a, b;
@@ -145,18 +146,21 @@ static int other_name_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot
 
 	if (inode < 0)
 		return ckpt_fail_sys(err, inode, "open file %u: its inode", slot->file);
-	r = linkat(inode, "", AT_FDCWD, name, AT_EMPTY_PATH);
+	dir = ckpt_open_above(run, 0, path, &name, err);
+	if (dir < 0)
+		return dir;
+	r = linkat(inode, "", dir, name, AT_EMPTY_PATH);
 	if (r && errno == EEXIST) {
-		fd_directory_of(path, rec->path.len, dir, sizeof(dir));
-		snprintf(other, sizeof(other), "%s/.ckpt-%llu-%u", dir,
+		snprintf(other, sizeof(other), ".ckpt-%llu-%u",
 			 (unsigned long long)ckpt_run_number(run), rec->id);
 		name = other;
-		r = linkat(inode, "", AT_FDCWD, name, AT_EMPTY_PATH);
+		r = linkat(inode, "", dir, name, AT_EMPTY_PATH);
 	}
 	if (r)
-		return ckpt_fail_sys(err, errno, "linking %s for a moment", name);
+		return ckpt_fail_sys(err, errno, "linking %s for a moment", path);
+	snprintf(way, sizeof(way), "/proc/self/fd/%d/%s", dir, name);
 	/* by its name, since the inode was found in whatever mount */
-	seen = open(name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	seen = openat(dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
 	if (seen < 0)
 		r = ckpt_fail_sys(err, errno, "open(2) of %s", name);
 	else if (fstat(inode, &a) || fstat(seen, &b) || a.st_dev != b.st_dev ||
@@ -164,8 +168,8 @@ static int other_name_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot
 		r = ckpt_fail(err, EEXIST, "somebody has put another file in the place of %s",
 			      name);
 	else
-		r = fd = fd_open_made(seen, name, (slot->flags & FD_OPEN_FLAGS) | O_NOCTTY, err);
-	if (unlink(name) && r >= 0)
+		r = fd = fd_open_made(seen, way, (slot->flags & FD_OPEN_FLAGS) | O_NOCTTY, err);
+	if (unlinkat(dir, name, 0) && r >= 0)
 		return ckpt_fail_sys(err, errno, "deleting %s again", name);
 	return r < 0 ? r : ckpt_steal_fd(&fd);
 }

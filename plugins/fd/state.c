@@ -109,6 +109,15 @@ int fd_stash_take(struct fd_state *st, uint32_t id)
 
 /* ---- records -------------------------------------------------------------------- */
 
+bool fd_is_same(const struct stat *st, const Ckpt__Fd__Owner *owner, uint64_t dev, uint64_t ino)
+{
+	/* of an image that has none of it */
+	if (!owner || (ino && st->st_dev == dev && st->st_ino == ino))
+		return true;
+	return st->st_uid == owner->uid && st->st_gid == owner->gid &&
+	       !(owner->mode & ~st->st_mode & 0777);
+}
+
 const char *fd_image_path(const ProtobufCBinaryData *b, char *buf, size_t size)
 {
 	if (!b->len || b->len >= size || b->len >= PATH_MAX || b->data[0] != '/' ||

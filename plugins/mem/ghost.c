@@ -193,6 +193,8 @@ int mem_ghost_plan(struct ckpt_run *run, const struct mem_image *im, const mem_f
 				       f->path);
 	directory_of(f->path, dir, sizeof(dir));
 	r = open ? 0 : ckpt_dirs_look(run, f->mnt, dir, &st);
+	if (r == -ELOOP)
+		return ckpt_link_unmet(run, dir);
 	if (r < 0 && r != -EINPROGRESS)
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "make the directory",
 				  "deleted file %s: its directory cannot be made: %s", f->path,

@@ -144,8 +144,7 @@ static int make_stretch(struct mem_family *f, const struct mem_stretch *st, stru
 		const uint32_t id = st->like->object;
 		const mem_file_rec *file = f->im->files[id - 1];
 		int op = file->mnt ? mem_early_lend(f, id, lend, id - 1, s, err)
-				   : mem_lend_file(lend, s, id - 1, 0, file->path,
-						   O_RDONLY | O_NOFOLLOW, err);
+				   : mem_lend_file(lend, s, id - 1, f->im, file, O_RDONLY, err);
 
 		if (op < 0)
 			return op;

@@ -6,6 +6,7 @@
  * engine's credentials, so it may.
  */
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/syscall.h>
 
 #include "mem.h"
@@ -33,8 +34,35 @@ int mem_lend(struct mem_lender *l, struct ckpt_script *s, size_t slot, int fd)
 	return f->op;
 }
 
-int mem_lend_file(struct mem_lender *l, struct ckpt_script *s, size_t slot, uint32_t mnt,
-		  const char *path, int flags, struct ckpt_error *err)
+static int open_file(struct mem_lender *l, const struct mem_image *im, const mem_file_rec *rec,
+		     int flags, struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int fd = -1;
+	const char *what;
+	struct stat st;
+	char path[32];
+
+	/* a ghost is opened again through the engine's descriptor of it */
+	if (rec->ghost) {
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", l->shared[rec->content - 1]);
+		fd = open(path, flags | O_CLOEXEC);
+		return fd < 0 ? ckpt_fail_sys(err, errno, "open(2) of %s", rec->path)
+			      : ckpt_steal_fd(&fd);
+	}
+	/* whoever owns a directory on the way may have put another file there since the plan */
+	fd = ckpt_open_in(l->run, rec->mnt, rec->path, flags | O_NOFOLLOW | O_NONBLOCK, 0, err);
+	if (fd < 0)
+		return fd;
+	what = fstat(fd, &st) ? "it cannot be looked at" : mem_file_differs(l->run, im, rec, &st);
+	if (what)
+		return ckpt_fail(err, ESTALE, "mapped file %s is not the one of the dump: %s",
+				 rec->path, what);
+	return ckpt_steal_fd(&fd);
+}
+
+int mem_lend_file(struct mem_lender *l, struct ckpt_script *s, size_t slot,
+		  const struct mem_image *im, const mem_file_rec *rec, int flags,
+		  struct ckpt_error *err)
 {
 	struct mem_lent *f = &l->slot[slot];
 
@@ -42,7 +70,7 @@ int mem_lend_file(struct mem_lender *l, struct ckpt_script *s, size_t slot, uint
 		return f->op;
 	/* it may have been fetched by a script before this one */
 	if (f->fd < 0)
-		f->fd = ckpt_open_in(l->run, mnt, path, flags, 0, err);
+		f->fd = open_file(l, im, rec, flags, err);
 	if (f->fd < 0)
 		return ckpt_wrap(err, "for %s", flags & O_RDWR ? "writing" : "reading");
 	return mem_lend(l, s, slot, f->fd);

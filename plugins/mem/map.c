@@ -19,7 +19,6 @@
 struct mapper {
 	struct mem_job j;
 	struct mem_lender lend;
-	const int *shared_fds; /* of the engine */
 	uint64_t agent_start, agent_end;
 	uint64_t scratch; /* room for one piece of memory to be moved into place; 0: none */
 	const struct mem_family *family; /* or NULL */
@@ -38,31 +37,18 @@ static size_t slots(const struct mem_image *im)
 	return im->n_files * 2 + im->n_shared + 1;
 }
 
-/* A ghost is opened again through the engine's descriptor of it. */
-static int lend_opened(struct mapper *m, size_t slot, uint32_t id, int flags,
-		       struct ckpt_error *err)
-{
-	const mem_file_rec *f = m->j.im->files[id - 1];
-	char path[32];
-
-	if (!f->ghost)
-		return mem_lend_file(&m->lend, m->j.s, slot, f->mnt, f->path, flags | O_NOFOLLOW,
-				     err);
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", m->shared_fds[f->content - 1]);
-	return mem_lend_file(&m->lend, m->j.s, slot, 0, path, flags, err);
-}
-
 static int lend_file(struct mapper *m, uint32_t id, bool write, struct ckpt_error *err)
 {
 	const struct mem_image *im = m->j.im;
 	size_t slot = id - 1 + (write ? im->n_files : 0);
 
-	return lend_opened(m, slot, id, write ? O_RDWR : O_RDONLY, err);
+	return mem_lend_file(&m->lend, m->j.s, slot, im, im->files[id - 1],
+			     write ? O_RDWR : O_RDONLY, err);
 }
 
 static int lend_shared(struct mapper *m, uint32_t id)
 {
-	return mem_lend(&m->lend, m->j.s, m->j.im->n_files * 2 + id - 1, m->shared_fds[id - 1]);
+	return mem_lend(&m->lend, m->j.s, m->j.im->n_files * 2 + id - 1, m->lend.shared[id - 1]);
 }
 
 /* PR_SET_MM_MAP takes the number out of a structure: it has to be known beforehand. */
@@ -79,7 +65,8 @@ static int lend_exe(struct mapper *m, struct ckpt_error *err)
 	 * and maybe this file: the number after these is free.
 	 */
 	mem_lend_end(&m->lend, m->j.s);
-	op = lend_opened(m, slots(m->j.im) - 1, sp->exe, O_RDONLY, err);
+	op = mem_lend_file(&m->lend, m->j.s, slots(m->j.im) - 1, m->j.im,
+			   m->j.im->files[sp->exe - 1], O_RDONLY, err);
 	if (op < 0)
 		return op;
 	m->exe_num = ckpt_engine_fd(m->j.run) + 3;
@@ -629,12 +616,12 @@ static int add_task(struct mappers *all, struct mem_filler *f, struct ckpt_task 
 				     .task = t,
 				     .s = ckpt_script_new(all->run, "mem.map"),
 				     .pages_fd = all->pages_fd },
-			      .shared_fds = all->shared,
 			      .family = all->family,
 			      .kin = mem_family_kin(all->family, t->id),
 			      .exe_num = -1 };
 	m->j.keep = m->kin ? &m->kin->keep : NULL;
 	r = mem_lend_init(&m->lend, all->run, slots(all->im), err);
+	m->lend.shared = all->shared;
 	if (!r)
 		r = task_begin(m, err);
 	if (!r)

@@ -297,6 +297,9 @@ void mem_policies_script(struct ckpt_script *s, const mem_vmas_rec *m);
 enum mem_ghost mem_ghost_kind(struct ckpt_run *run, struct mem_file *f, int fd);
 /* Does the plugin fd save it? Known after the collecting. */
 bool mem_ghost_is_open(struct ckpt_run *run, const struct stat *st);
+/* What keeps it from being the file of the image, or NULL. */
+const char *mem_file_differs(struct ckpt_run *run, const struct mem_image *im,
+			     const mem_file_rec *f, const struct stat *st);
 int mem_ghost_plan(struct ckpt_run *run, const struct mem_image *im, const mem_file_rec *f,
 		   struct ckpt_error *err);
 /* `open`: take it from a task that has it. Returns a descriptor. */
@@ -393,6 +396,7 @@ struct mem_lent {
 
 struct mem_lender {
 	struct ckpt_run *run;
+	const int *shared; /* the engine's descriptors of shared objects */
 	struct mem_lent *slot;
 	size_t n, open;
 };
@@ -400,9 +404,10 @@ struct mem_lender {
 int mem_lend_init(struct mem_lender *l, struct ckpt_run *run, size_t slots, struct ckpt_error *err);
 /* The operation whose result is the descriptor; appended to the script on first use. */
 int mem_lend(struct mem_lender *l, struct ckpt_script *s, size_t slot, int fd);
-/* As above, of a file that is opened for it: O_RDONLY or O_RDWR, O_NOFOLLOW. */
-int mem_lend_file(struct mem_lender *l, struct ckpt_script *s, size_t slot, uint32_t mnt,
-		  const char *path, int flags, struct ckpt_error *err);
+/* As above, of a file that is opened for it: O_RDONLY or O_RDWR. */
+int mem_lend_file(struct mem_lender *l, struct ckpt_script *s, size_t slot,
+		  const struct mem_image *im, const mem_file_rec *rec, int flags,
+		  struct ckpt_error *err);
 /* Append the closing of everything fetched; the engine's own are closed after the run, by drop. */
 void mem_lend_end(struct mem_lender *l, struct ckpt_script *s);
 void mem_lend_drop(struct mem_lender *l);

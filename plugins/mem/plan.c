@@ -41,10 +41,26 @@ static bool is_written(const struct mem_image *im, uint32_t file)
 	return false;
 }
 
+const char *mem_file_differs(struct ckpt_run *run, const struct mem_image *im,
+			     const mem_file_rec *f, const struct stat *st)
+{
+	if (!S_ISREG(st->st_mode))
+		return "it is not a regular file";
+	/* a filesystem of the tree's own is made anew */
+	if (f->mnt || !ckpt_opt_bool(run, "check-files"))
+		return NULL;
+	if ((uint64_t)st->st_size != f->size)
+		return "its size is another";
+	if (st->st_mtim.tv_sec * 1000000000ll + st->st_mtim.tv_nsec != f->mtime_ns &&
+	    !is_written(im, f->id))
+		return "it was written since";
+	return st->st_ino != f->ino ? "it was replaced (another inode)" : NULL;
+}
+
 static int plan_file(struct plan *p, const mem_file_rec *f, struct ckpt_error *err)
 {
 	struct stat st;
-	const char *what = NULL;
+	const char *what;
 	int r;
 
 	if (f->ghost)
@@ -57,24 +73,16 @@ static int plan_file(struct plan *p, const mem_file_rec *f, struct ckpt_error *e
 			p->run, CKPT_EXIT_REFUSED,
 			"lay a layer over it (--layer), or say that it is meant (--shared)",
 			"%s is mapped for writing, and all copies would write to it", f->path);
-	r = ckpt_stat_in(p->run, f->mnt, f->path, false, &st);
+	r = ckpt_stat_in(p->run, f->mnt, f->path, true, &st);
 	if (r == -EINPROGRESS)
 		return 0;
+	if (r == -ELOOP)
+		return ckpt_link_unmet(p->run, f->path);
 	if (r < 0)
 		return ckpt_unmet(p->run, CKPT_EXIT_FAILED,
 				  "bring the file back as it was at the dump", "mapped file %s: %s",
 				  f->path, ckpt_errno_name(r));
-	if (!S_ISREG(st.st_mode))
-		what = "it is not a regular file";
-	else if (!ckpt_opt_bool(p->run, "check-files"))
-		return 0;
-	else if ((uint64_t)st.st_size != f->size)
-		what = "its size is another";
-	else if (st.st_mtim.tv_sec * 1000000000ll + st.st_mtim.tv_nsec != f->mtime_ns &&
-		 !is_written(p->im, f->id))
-		what = "it was written since";
-	else if (st.st_ino != f->ino)
-		what = "it was replaced (another inode)";
+	what = mem_file_differs(p->run, p->im, f, &st);
 	if (what)
 		return ckpt_unmet(p->run, CKPT_EXIT_FAILED,
 				  "bring the file back as it was at the dump, or say "

@@ -129,6 +129,8 @@ struct sock_state {
 	struct sock_made {
 		int dir; /* O_PATH */
 		char *base;
+		dev_t dev;
+		ino_t ino;
 	} * made;
 	size_t n_made, cap_made;
 };
@@ -177,7 +179,7 @@ int sock_kept(const struct sock_state *st, uint32_t id);
 void sock_kept_close(struct sock_state *st);
 
 /* Remember a name that a socket was bound to; take all of them away, or let them be. */
-int sock_note_made(struct sock_state *st, int dir, const char *base);
+int sock_note_made(struct sock_state *st, int dir, const char *base, int file);
 void sock_made_forget(struct sock_state *st, bool unlink_them);
 
 /* ---- what all sockets have ------------------------------------------------------ */

@@ -151,12 +151,7 @@ static int plan(struct ckpt_run *run, struct ckpt_error *err)
 
 static int names(struct ckpt_run *run, struct ckpt_error *err)
 {
-	int r;
-
-	if (!sock_state(run))
-		return ckpt_fail(err, ENOMEM, "out of memory");
-	r = sock_tcp_sweep(run, err);
-	return r ? r : sock_names_in_use(run, err);
+	return sock_state(run) ? sock_tcp_sweep(run, err) : ckpt_fail(err, ENOMEM, "out of memory");
 }
 
 static int settle(struct ckpt_run *run, struct ckpt_error *err)

@@ -106,9 +106,13 @@ int sock_stash_take(struct sock_state *st, uint32_t id)
 }
 
 /* By its directory: a path may lead elsewhere by then, or begin in a mount namespace. */
-int sock_note_made(struct sock_state *st, int dir, const char *base)
+int sock_note_made(struct sock_state *st, int dir, const char *base, int file)
 {
 	struct sock_made m = { .dir = -1 };
+	struct stat s;
+
+	if (fstat(file, &s))
+		return -errno;
 
 	if (st->n_made == st->cap_made) {
 		size_t cap = st->cap_made ? st->cap_made * 2 : 8;
@@ -119,6 +123,8 @@ int sock_note_made(struct sock_state *st, int dir, const char *base)
 		st->made = more;
 		st->cap_made = cap;
 	}
+	m.dev = s.st_dev;
+	m.ino = s.st_ino;
 	m.base = strdup(base);
 	m.dir = m.base ? fcntl(dir, F_DUPFD_CLOEXEC, 0) : -1;
 	if (m.dir < 0) {
@@ -132,10 +138,15 @@ int sock_note_made(struct sock_state *st, int dir, const char *base)
 void sock_made_forget(struct sock_state *st, bool unlink_them)
 {
 	for (size_t i = 0; i < st->n_made; i++) {
-		if (unlink_them)
-			unlinkat(st->made[i].dir, st->made[i].base, 0);
-		close(st->made[i].dir);
-		free(st->made[i].base);
+		const struct sock_made *m = &st->made[i];
+		struct stat now;
+
+		/* what has its name by now may be another's */
+		if (unlink_them && !fstatat(m->dir, m->base, &now, AT_SYMLINK_NOFOLLOW) &&
+		    now.st_dev == m->dev && now.st_ino == m->ino)
+			unlinkat(m->dir, m->base, 0);
+		close(m->dir);
+		free(m->base);
 	}
 	st->n_made = 0;
 }

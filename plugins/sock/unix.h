@@ -48,8 +48,6 @@ int sock_name_plan(struct ckpt_run *run, const Ckpt__Sock__UnixName *n, uint32_t
 		   struct ckpt_error *err);
 bool sock_name_equal(const Ckpt__Sock__UnixName *a, const Ckpt__Sock__UnixName *b);
 socklen_t sock_name_address(const Ckpt__Sock__UnixName *n, struct sockaddr_un *a);
-/* Before names are bound: learn which of them living sockets have by now. */
-int sock_names_in_use(struct ckpt_run *run, struct ckpt_error *err);
 int sock_bind(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixName *n, struct ckpt_error *err);
 
 /* Make a socket listen as the creator, so that SO_PEERCRED of its clients names it. */

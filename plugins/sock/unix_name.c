@@ -2,12 +2,12 @@
 /* What unix sockets are bound to: paths and abstract names. */
 #include "unix.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/sysmacros.h>
 
 #ifndef SIOCUNIXFILE
 #define SIOCUNIXFILE 0x89E0
@@ -156,19 +156,17 @@ const Ckpt__Sock__UnixName *sock_name_record(struct sock_name *n)
 /* ---- plan --------------------------------------------------------------------------- */
 
 /*
- * What the kernel's list said when it was read. Is a living socket bound to this inode? Its
- * filesystem is told by that of its directory: on an overlay the socket may have a layer's.
+ * The kernel's list has only the sockets of its network namespace, but whoever connects to a file
+ * finds its socket wherever that is, and on an overlay too. One of another type is not disturbed by
+ * being asked, and a dgram socket not by one that sends nothing.
  */
-static bool in_use(const struct sock_state *st, const struct stat *s, dev_t of_directory)
+static bool is_live(int file)
 {
-	/* the kernel's own encoding of a device number */
-	uint32_t dev = (uint32_t)major(of_directory) << 20 | (uint32_t)minor(of_directory);
+	CKPT_AUTO_FD int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
 
-	for (size_t i = 0; i < st->n_diag; i++)
-		if (st->diag[i].has_file && st->diag[i].file_ino == (uint32_t)s->st_ino &&
-		    st->diag[i].file_dev == dev)
-			return true;
-	return false;
+	snprintf(a.sun_path, sizeof(a.sun_path), "/proc/self/fd/%d", file);
+	return fd < 0 || !connect(fd, (struct sockaddr *)&a, sizeof(a)) || errno != ECONNREFUSED;
 }
 
 /* The path of a name that has a file; false: there is no valid one. */
@@ -187,15 +185,16 @@ static bool full_path(const Ckpt__Sock__UnixName *n, char *buf, size_t size)
 	return (size_t)snprintf(buf, size, "%s%s", dir, name) < size;
 }
 
-static int plan_path(struct ckpt_run *run, uint32_t mnt, const char *path, struct ckpt_error *err)
+static int plan_path(struct ckpt_run *run, const Ckpt__Sock__UnixName *n, const char *path,
+		     struct ckpt_error *err)
 {
-	struct sock_state *st = sock_state(run);
+	CKPT_AUTO_FD int file = -1;
+	const uint32_t mnt = n->mnt;
 	char dir[FULL_SIZE];
 	struct stat s;
-	dev_t dev;
 	int r;
 
-	/* one in use is not to be told from a dead one in another network namespace */
+	/* what one has bound is in use for the next, but a dead one is there for the first only */
 	if (ckpt_copies_collide(run, mnt, path))
 		return ckpt_unmet(
 			run, CKPT_EXIT_REFUSED, "lay a layer over its directory (--layer)",
@@ -205,11 +204,12 @@ static int plan_path(struct ckpt_run *run, uint32_t mnt, const char *path, struc
 	r = ckpt_stat_in(run, mnt, dir, false, &s);
 	if (r == -EINPROGRESS)
 		return 0;
+	if (r == -ELOOP)
+		return ckpt_link_unmet(run, dir);
 	if (r < 0)
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "make the directory again",
 				  "the socket %s cannot be bound: %s: %s", path, dir,
 				  ckpt_errno_name(r));
-	dev = s.st_dev;
 	if (ckpt_stat_in(run, mnt, path, true, &s))
 		return 0;
 	if (!S_ISSOCK(s.st_mode))
@@ -218,11 +218,18 @@ static int plan_path(struct ckpt_run *run, uint32_t mnt, const char *path, struc
 	/* the original is still there while its own image is checked */
 	if (ckpt_plan_only(run))
 		return 0;
-	r = sock_unix_diag(run, err);
-	if (!r && in_use(st, &s, dev))
+	file = ckpt_open_in(run, mnt, path, O_PATH | O_NOFOLLOW, 0, err);
+	if (file < 0)
+		return file;
+	if (is_live(file))
 		return ckpt_unmet(run, CKPT_EXIT_FAILED, "stop the program that listens there",
 				  "the socket %s is in use", path);
-	return r;
+	/* ckpt may remove what the program could not */
+	if (s.st_uid != n->file->uid)
+		return ckpt_unmet(run, CKPT_EXIT_FAILED, "move it away",
+				  "the socket %s cannot be bound: one of another user is there",
+				  path);
+	return 0;
 }
 
 static bool fits(const Ckpt__Sock__UnixName *n)
@@ -246,41 +253,13 @@ int sock_name_plan(struct ckpt_run *run, const Ckpt__Sock__UnixName *n, uint32_t
 	if (!full_path(n, path, sizeof(path)))
 		return ckpt_fail_image(err, "open file %u has no valid name", id);
 	r = sock_owner_check(n->file, id, err);
-	return r ? r : plan_path(run, n->mnt, path, err);
+	return r ? r : plan_path(run, n, path, err);
 }
 
 bool sock_name_equal(const Ckpt__Sock__UnixName *a, const Ckpt__Sock__UnixName *b)
 {
 	return a && b && a->abstract == b->abstract && a->name.len == b->name.len &&
 	       !memcmp(a->name.data, b->name.data, a->name.len);
-}
-
-static bool any_file(struct ckpt_run *run)
-{
-	for (size_t i = 0; i < ckpt_record_count(run, "sock.unix-listen"); i++) {
-		const Ckpt__Sock__UnixListen *l = ckpt_record_at(run, "sock.unix-listen", i);
-
-		if (l->name->file)
-			return true;
-	}
-	for (size_t i = 0; i < ckpt_record_count(run, "sock.unix-end"); i++) {
-		const Ckpt__Sock__UnixEnd *e = ckpt_record_at(run, "sock.unix-end", i);
-
-		if (e->name && e->name->file)
-			return true;
-	}
-	return false;
-}
-
-int sock_names_in_use(struct ckpt_run *run, struct ckpt_error *err)
-{
-	struct sock_state *st = sock_state(run);
-
-	if (!any_file(run))
-		return 0;
-	st->diag_known = false;
-	st->n_diag = st->n_waiting = 0;
-	return sock_unix_diag(run, err);
 }
 
 /* ---- binding ------------------------------------------------------------------------ */
@@ -301,45 +280,27 @@ static int bind_name(int fd, const Ckpt__Sock__UnixName *n)
 	return bind(fd, (struct sockaddr *)&a, len) ? -errno : 0;
 }
 
-/* In a directory, for a relative path. */
-static int bind_in(int fd, const Ckpt__Sock__UnixName *n)
+/* Make room for a name in a directory: only a dead socket's of the same user goes. */
+static int take_name(int dir, const char *base, const char *path, uid_t uid, struct ckpt_error *err)
 {
-	CKPT_AUTO_FD int cwd = -1;
-	char dir[PATH_MAX];
-	int r;
+	CKPT_AUTO_FD int file = openat(dir, base, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	struct stat st, now;
 
-	if (n->name.data[0] == '/')
-		return bind_name(fd, n);
-	cwd = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
-	if (cwd < 0 || !sock_image_path(&n->dir, dir, sizeof(dir)) || chdir(dir))
-		return -errno;
-	r = bind_name(fd, n);
-	return fchdir(cwd) && !r ? -errno : r;
-}
-
-/*
- * Make room for a name in a directory: only a dead socket's goes. The kernel remembers the path
- * given to bind(2), so that binding elsewhere and renaming would show. That it is dead is asked
- * here too: plan sees no namespace that is not made yet.
- */
-static int take_name(struct ckpt_run *run, int dir, const char *base, const char *path,
-		     struct ckpt_error *err)
-{
-	struct stat st, above;
-
-	if (fstatat(dir, base, &st, AT_SYMLINK_NOFOLLOW))
+	if (file < 0 || fstat(file, &st))
 		return errno == ENOENT ? 0 : ckpt_fail_sys(err, errno, "%s", path);
-	if (!S_ISSOCK(st.st_mode))
+	/* asked here too: plan sees no namespace that is not made yet */
+	if (S_ISSOCK(st.st_mode) && is_live(file)) {
+		ckpt_fail(err, EADDRINUSE, "the socket %s is in use", path);
+		return ckpt_hint(err, "stop the program that listens there");
+	}
+	if (!S_ISSOCK(st.st_mode) || st.st_uid != uid)
 		return ckpt_fail(err, EADDRINUSE,
 				 "the socket %s cannot be bound: something else "
 				 "is there",
 				 path);
-	if (fstat(dir, &above))
-		return ckpt_fail_sys(err, errno, "the directory of %s", path);
-	if (in_use(sock_state(run), &st, above.st_dev)) {
-		ckpt_fail(err, EADDRINUSE, "the socket %s is in use", path);
-		return ckpt_hint(err, "stop the program that listens there");
-	}
+	if (fstatat(dir, base, &now, AT_SYMLINK_NOFOLLOW) || now.st_dev != st.st_dev ||
+	    now.st_ino != st.st_ino)
+		return ckpt_fail(err, ESTALE, "the socket %s was replaced meanwhile", path);
 	return unlinkat(dir, base, 0) ? ckpt_fail_sys(err, errno, "%s cannot be replaced", path)
 				      : 0;
 }
@@ -349,13 +310,12 @@ static int take_name(struct ckpt_run *run, int dir, const char *base, const char
 #endif
 
 /* By the socket, not its name: what is there by now may be a link to anything. */
-static int own_file(int fd, const Ckpt__Sock__Owner *owner)
+static int own_file(int file, const Ckpt__Sock__Owner *owner)
 {
-	CKPT_AUTO_FD int file = sock_unix_file(fd);
 	char link[40];
 	struct stat st;
 
-	if (file < 0 || fstat(file, &st))
+	if (fstat(file, &st))
 		return -errno;
 	if ((st.st_uid != owner->uid || st.st_gid != owner->gid) &&
 	    fchownat(file, "", owner->uid, owner->gid, AT_EMPTY_PATH))
@@ -399,7 +359,8 @@ static int bind_below(int fd, const Ckpt__Sock__UnixName *n, const struct bind_t
 	memcpy(path, n->name.data, n->name.len);
 	directories(path, true);
 	r = bind_name(fd, n);
-	if (!r && to->dir >= 0 && renameat(AT_FDCWD, path, to->dir, to->base))
+	if (!r && to->dir >= 0 && renameat2(AT_FDCWD, path, to->dir, to->base, RENAME_NOREPLACE) &&
+	    (errno != EINVAL || renameat(AT_FDCWD, path, to->dir, to->base)))
 		r = -errno;
 	if (r || to->dir < 0)
 		unlink(path);
@@ -408,112 +369,89 @@ static int bind_below(int fd, const Ckpt__Sock__UnixName *n, const struct bind_t
 }
 
 /*
- * To a name whose file is gone, another socket's, or elsewhere by now: in a root directory of our
- * own, where the same path is free. `at` is the pattern of that directory's path.
+ * In a root directory of our own, below `at`, where the same path is free: the kernel remembers
+ * the path that is given to bind(2), which others see. From there the file goes to where it is to
+ * be: nobody can lead a path astray that he has no part in.
  */
-static int bind_elsewhere(int fd, const Ckpt__Sock__UnixName *n, char *at, const struct bind_to *to,
-			  struct ckpt_error *err)
+static int bind_elsewhere(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixName *n, int at,
+			  const struct bind_to *to, struct ckpt_error *err)
 {
 	CKPT_AUTO_FD int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	CKPT_AUTO_FD int cwd = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	CKPT_AUTO_FD int own = -1;
+	char name[64];
 	int r;
 
-	if (root < 0 || cwd < 0 || !mkdtemp(at))
-		return ckpt_fail_sys(err, errno, "making the directory %s", at);
-	r = chroot(at) || chdir("/") ? -errno : bind_below(fd, n, to);
+	snprintf(name, sizeof(name), ".ckpt-sock-%llu-%d", (unsigned long long)ckpt_run_number(run),
+		 (int)getpid());
+	if (root < 0 || cwd < 0 || mkdirat(at, name, 0700))
+		return ckpt_fail_sys(err, errno, "making the directory %s", name);
+	own = openat(at, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	r = own < 0 || fchdir(own) || chroot(".") ? -errno : bind_below(fd, n, to);
 	if (fchdir(root) || chroot(".") || fchdir(cwd))
 		r = r ? r : -errno;
-	rmdir(at);
+	unlinkat(at, name, AT_REMOVEDIR);
 	return r ? ckpt_fail_sys(err, r, "bind(2) to %.*s", (int)n->name.len,
 				 (const char *)n->name.data)
 		 : 0;
 }
 
-/* Its directory is there, and the name in it is free. */
-static int bind_there(int fd, const Ckpt__Sock__UnixName *n, int dir, const char *path,
-		      struct ckpt_error *err)
+/* Whoever may write to its directory may have moved other things than the file. */
+static int check_made(int file, int dir, const char *base)
 {
-	const char *base = strrchr(path, '/') + 1;
-	const struct bind_to to = { dir, base };
-	char at[FULL_SIZE + 32];
-	int r;
+	struct stat is, there;
 
-	if (n->now.len) {
-		snprintf(at, sizeof(at), "%.*s.ckpt-sock-XXXXXX", (int)(base - path), path);
-		return bind_elsewhere(fd, n, at, &to, err);
-	}
-	r = bind_in(fd, n);
-	return r ? ckpt_fail_sys(err, r, "bind(2) to %s", path) : 0;
+	if (file < 0 || fstat(file, &is) || fstatat(dir, base, &there, AT_SYMLINK_NOFOLLOW))
+		return -errno;
+	return is.st_ino == there.st_ino ? 0 : -ESTALE;
 }
 
-static int bind_path(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixName *n,
-		     struct ckpt_error *err)
+/* Where its path led to its file, or where that is by now. */
+static int bind_in_place(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixName *n,
+			 struct ckpt_error *err)
 {
 	CKPT_AUTO_FD int dir = -1;
-	char path[FULL_SIZE], above[FULL_SIZE];
-	const char *base;
+	CKPT_AUTO_FD int file = -1;
+	char path[FULL_SIZE];
+	struct bind_to to;
 	struct ckpt_ids ids;
 	int r;
 
 	if (!full_path(n, path, sizeof(path)))
 		return ckpt_fail_image(err, "the name of a unix socket is not valid");
-	base = strrchr(path, '/') + 1;
-	snprintf(above, sizeof(above), "%.*s", (int)(base - path), path);
-	dir = open(above, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	to.dir = dir = ckpt_open_above(run, n->mnt, path, &to.base, err);
 	if (dir < 0)
-		return ckpt_fail_sys(err, errno, "%s", above);
-	r = take_name(run, dir, base, path, err);
+		return dir;
+	r = take_name(dir, to.base, path, n->file->uid, err);
 	if (!r)
 		r = ckpt_ids_take(&ids, n->file->uid, n->file->gid, err);
 	if (r < 0)
 		return r;
-	r = bind_there(fd, n, dir, path, err);
+	r = bind_elsewhere(run, fd, n, dir, &to, err);
 	ckpt_ids_give_back(&ids);
-	if (r)
-		return r;
-	if (sock_note_made(sock_state(run), dir, base)) {
-		unlinkat(dir, base, 0);
-		return ckpt_fail(err, ENOMEM, "out of memory");
-	}
-	r = own_file(fd, n->file);
+	if (r < 0)
+		return ckpt_wrap(err, "%s", path);
+	file = sock_unix_file(fd);
+	r = check_made(file, dir, to.base);
+	if (!r)
+		r = sock_note_made(sock_state(run), dir, to.base, file);
+	if (!r)
+		r = own_file(file, n->file);
 	return r ? ckpt_fail_sys(err, r, "owner and mode of %s", path) : 0;
 }
 
-struct binding {
-	struct ckpt_run *run;
-	int fd;
-	const Ckpt__Sock__UnixName *n;
-};
-
-static int bind_in_namespace(void *arg, struct ckpt_error *err)
+static int bind_nowhere(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixName *n,
+			struct ckpt_error *err)
 {
-	struct binding *b = arg;
+	const struct bind_to nowhere = { -1, NULL };
+	CKPT_AUTO_FD int at = open("/tmp", O_PATH | O_DIRECTORY | O_CLOEXEC);
 
-	return bind_path(b->run, b->fd, b->n, err);
-}
-
-/* Where its path leads to its file. */
-static int bind_in_place(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixName *n,
-			 struct ckpt_error *err)
-{
-	struct binding b = { run, fd, n };
-	struct ckpt_ns_place place = { 0 };
-
-	if (!n->mnt)
-		return bind_path(run, fd, n, err);
-	place.ns[CKPT_NS_MNT] = ckpt_ns_by_id(run, n->mnt);
-	if (!place.ns[CKPT_NS_MNT] || place.ns[CKPT_NS_MNT]->type != CKPT_NS_MNT)
-		return ckpt_fail_image(err,
-				       "a socket's path is in mount namespace %u, which there is "
-				       "not",
-				       n->mnt);
-	return ckpt_ns_run(run, &place, bind_in_namespace, &b, err);
+	return at < 0 ? ckpt_fail_sys(err, errno, "/tmp")
+		      : bind_elsewhere(run, fd, n, at, &nowhere, err);
 }
 
 int sock_bind(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixName *n, struct ckpt_error *err)
 {
-	const struct bind_to nowhere = { -1, NULL };
-	char at[] = "/tmp/ckpt-sock-XXXXXX";
 	int r;
 
 	if (!n)
@@ -522,8 +460,7 @@ int sock_bind(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixName *n, struc
 	if (!fits(n))
 		return ckpt_fail_image(err, "the name of a unix socket is not valid");
 	if (!n->abstract)
-		return n->file ? bind_in_place(run, fd, n, err)
-			       : bind_elsewhere(fd, n, at, &nowhere, err);
+		return n->file ? bind_in_place(run, fd, n, err) : bind_nowhere(run, fd, n, err);
 	r = bind_name(fd, n);
 	return r ? ckpt_fail_sys(err, r, "bind(2) to @%.*s", (int)n->name.len,
 				 (const char *)n->name.data)

@@ -357,55 +357,107 @@ int task_place_read(struct ckpt_run *run, const struct ckpt_thread *th, struct t
 
 /* ---- restore ------------------------------------------------------------------------ */
 
+/* A task went there by name: is it where the name leads without a link that is not root's? */
+static int check_there(struct ckpt_run *run, const struct ckpt_thread *th, const char *dir,
+		       struct ckpt_error *err)
+{
+	struct stat is, there;
+	char link[40];
+	int r = ckpt_stat_in(run, 0, dir, false, &there);
+
+	if (r == -ELOOP) {
+		r = ckpt_open_in(run, 0, dir, O_PATH | O_DIRECTORY, 0, err);
+		return r < 0 ? r : close(r);
+	}
+	snprintf(link, sizeof(link), "task/%d/cwd", th->tid);
+	if (r < 0 || fstatat(th->task->procfd, link, &is, 0))
+		return ckpt_fail_sys(err, r < 0 ? r : errno, "the directory %s", dir);
+	if (is.st_dev == there.st_dev && is.st_ino == there.st_ino)
+		return 0;
+	return ckpt_fail(err, ESTALE, "%s was replaced meanwhile", dir);
+}
+
+int task_cwd_check(struct ckpt_run *run, const struct task_state *st, const struct ckpt_thread *th,
+		   const char *cwd, const Ckpt__Task__Removed *removed, struct ckpt_error *err)
+{
+	if (!task_saved(st, TASK_CWD) || removed || task_place_made(run, th->task->id))
+		return 0;
+	return check_there(run, th, cwd, err);
+}
+
 /*
  * Whoever may write to the directory above can put something else in the place of a fresh one, and
  * the task is privileged still: its name is not trusted. A link is not followed, and it gets its
  * owner once it is known to be a directory that is gone (getcwd(2) says ENOENT of one).
  */
-static void remade_script(struct ckpt_script *s, const char *cwd,
+static void remade_script(struct ckpt_script *s, const char *name,
 			  const Ckpt__Task__Removed *removed)
 {
 	int fd;
 
-	ckpt_script_add(s, SYS_mkdir, CKPT_STR(cwd), CKPT_C(0700));
-	fd = ckpt_script_add(s, SYS_open, CKPT_STR(cwd),
+	ckpt_script_add(s, SYS_mkdir, CKPT_STR(name), CKPT_C(0700));
+	fd = ckpt_script_add(s, SYS_open, CKPT_STR(name),
 			     CKPT_C(O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+	ckpt_script_add(s, SYS_rmdir, CKPT_STR(name));
 	ckpt_script_add(s, SYS_fchdir, CKPT_R(fd));
 	ckpt_script_add(s, SYS_close, CKPT_R(fd));
-	ckpt_script_add(s, SYS_rmdir, CKPT_STR(cwd));
 	ckpt_script_add(s, SYS_getcwd, CKPT_OUT(64), CKPT_C(64));
 	ckpt_script_expect(s, -ENOENT);
 	ckpt_script_add(s, SYS_chown, CKPT_STR("."), CKPT_C(removed->uid), CKPT_C(removed->gid));
 	ckpt_script_add(s, SYS_chmod, CKPT_STR("."), CKPT_C(removed->mode));
 }
 
-/* A removed one is made again, under another name if the old one is taken, and removed again. */
-void task_cwd_script(struct ckpt_run *run, struct ckpt_script *s, const char *cwd,
-		     const Ckpt__Task__Removed *removed)
+/* Nothing is made in the directory above before it is known to be the one. */
+static int go_above(struct ckpt_run *run, struct ckpt_thread *th, const char *cwd,
+		    struct ckpt_error *err)
 {
-	char dir[4096], other[4200];
+	CKPT_AUTO_SCRIPT struct ckpt_script *s = ckpt_script_new(run, "task.cwd");
+	char dir[4096];
+	int r;
+
+	parent_of(cwd, dir, sizeof(dir));
+	ckpt_script_add(s, SYS_chdir, CKPT_STR(dir));
+	r = ckpt_script_run(s, th, err);
+	return r < 0 ? r : check_there(run, th, dir, err);
+}
+
+/* A removed one is made again, under another name if the old one is taken, and removed again. */
+int task_cwd_script(struct ckpt_run *run, struct ckpt_thread *th, struct ckpt_script *s,
+		    const char *cwd, const Ckpt__Task__Removed *removed, struct ckpt_error *err)
+{
+	const char *name = strrchr(cwd, '/') + 1;
+	struct stat st;
+	char other[64];
+	int r;
 
 	if (!removed) {
 		ckpt_script_add(s, SYS_chdir, CKPT_STR(cwd));
-		return;
+		return 0;
 	}
-	if (!access(cwd, F_OK)) {
-		parent_of(cwd, dir, sizeof(dir));
-		snprintf(other, sizeof(other), "%s/.ckpt-%llu", dir,
-			 (unsigned long long)ckpt_run_number(run));
-		cwd = other;
-	}
-	remade_script(s, cwd, removed);
+	r = go_above(run, th, cwd, err);
+	if (r < 0)
+		return r;
+	snprintf(other, sizeof(other), ".ckpt-%llu", (unsigned long long)ckpt_run_number(run));
+	remade_script(s, ckpt_stat_in(run, 0, cwd, true, &st) ? name : other, removed);
+	return 0;
 }
 
-void task_place_script(struct ckpt_run *run, struct ckpt_script *s, const struct task_state *st,
-		       const Ckpt__Task__Place *place)
+int task_place_script(struct ckpt_run *run, struct ckpt_thread *th, struct ckpt_script *s,
+		      const struct task_state *st, const Ckpt__Task__Place *place,
+		      struct ckpt_error *err)
 {
-	ckpt_script_add(s, SYS_unshare, CKPT_C(CLONE_FS));
+	CKPT_AUTO_SCRIPT struct ckpt_script *own = ckpt_script_new(run, "task.place");
+	int r;
+
+	ckpt_script_add(own, SYS_unshare, CKPT_C(CLONE_FS));
+	r = ckpt_script_run(own, th, err);
+	if (r < 0)
+		return r;
 	if (task_saved(st, TASK_UMASK))
 		ckpt_script_add(s, SYS_umask, CKPT_C(place->umask));
-	if (task_saved(st, TASK_CWD))
-		task_cwd_script(run, s, place->cwd, place->removed);
+	return task_saved(st, TASK_CWD)
+		       ? task_cwd_script(run, th, s, place->cwd, place->removed, err)
+		       : 0;
 }
 
 bool task_place_made(struct ckpt_run *run, uint32_t id)
@@ -419,6 +471,7 @@ int task_place_plan(struct ckpt_run *run, const struct task_state *st, uint32_t 
 	const Ckpt__Task__Removed *removed = place->removed;
 	char dir[4096];
 	struct stat there;
+	int r;
 
 	if (place->umask > 0777 || place->cwd[0] != '/' || strlen(place->cwd) >= sizeof(dir) ||
 	    (removed && removed->mode > 07777))
@@ -427,8 +480,12 @@ int task_place_plan(struct ckpt_run *run, const struct task_state *st, uint32_t 
 		parent_of(place->cwd, dir, sizeof(dir));
 	else
 		snprintf(dir, sizeof(dir), "%s", place->cwd);
-	if (task_saved(st, TASK_CWD) && !task_place_made(run, id) &&
-	    (stat(dir, &there) < 0 || !S_ISDIR(there.st_mode)))
+	if (!task_saved(st, TASK_CWD) || task_place_made(run, id))
+		return 0;
+	r = ckpt_stat_in(run, 0, dir, false, &there);
+	if (r == -ELOOP)
+		ckpt_link_unmet(run, dir);
+	else if (r < 0 || !S_ISDIR(there.st_mode))
 		ckpt_unmet(run, CKPT_EXIT_FAILED, "make that directory",
 			   "task %u: the directory %s, %s, is not there", id, dir,
 			   removed ? "which its working directory was in" : "where it works");

@@ -180,7 +180,9 @@ static int process(struct ckpt_run *run, struct ckpt_task *t, const Ckpt__Task__
 	/* a task of a nested user namespace is there already */
 	if (task_saved(st, TASK_CWD) && !task_is_nested(run, rec->id) &&
 	    !task_place_made(run, rec->id))
-		task_cwd_script(run, s, rec->cwd, rec->removed);
+		r = task_cwd_script(run, t->threads[0], s, rec->cwd, rec->removed, err);
+	if (r < 0)
+		return r;
 	if (rec->thp_disabled)
 		set_prctl(s, PR_SET_THP_DISABLE, 1, rec->thp_flags);
 	queue_shared(s, t, rec->pending, rec->n_pending);
@@ -240,8 +242,8 @@ static int thread(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt__Task
 
 	if (task_saved(st, TASK_COMM))
 		ckpt_script_add(s, SYS_prctl, CKPT_C(PR_SET_NAME), CKPT_STR(rec->comm));
-	if (rec->place)
-		task_place_script(run, s, st, rec->place);
+	if (rec->place && task_place_script(run, th, s, st, rec->place, err) < 0)
+		return -err->err;
 	if (rec->altstack) {
 		const struct task_stack a = {
 			.sp = rec->altstack->sp,
@@ -286,8 +288,9 @@ static int ids(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt__Task__T
 	const struct task_state *st = ckpt_state(run);
 	const Ckpt__Task__Process *p = ckpt_record_by_id(run, "task.process", rec->id);
 
-	if (p && task_saved(st, TASK_CWD) && !task_place_made(run, rec->id))
-		task_cwd_script(run, s, p->cwd, p->removed);
+	if (p && task_saved(st, TASK_CWD) && !task_place_made(run, rec->id) &&
+	    task_cwd_script(run, th, s, p->cwd, p->removed, err) < 0)
+		return -err->err;
 	if (task_saved(st, TASK_CREDS))
 		task_ids_script(s, rec->credentials);
 	return ckpt_script_run(s, th, err);
@@ -381,12 +384,26 @@ static int seal_leader(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt_
 	return ckpt_script_post(ckpt_steal_ptr(&s), th, err);
 }
 
+/* They went there by name; now nobody goes elsewhere any more. */
+static int is_there(struct ckpt_run *run, struct ckpt_thread *th, const Ckpt__Task__Thread *rec,
+		    struct ckpt_error *err)
+{
+	const struct task_state *st = ckpt_state(run);
+	const Ckpt__Task__Process *p = ckpt_record_by_id(run, "task.process", rec->id);
+
+	if (rec->place)
+		return task_cwd_check(run, st, th, rec->place->cwd, rec->place->removed, err);
+	return rec->index || !p ? 0 : task_cwd_check(run, st, th, p->cwd, p->removed, err);
+}
+
 int task_seal_creds(struct ckpt_run *run, struct ckpt_error *err)
 {
 	int r = each_thread(run, seal_other, err);
 
 	if (r == 0)
 		r = ckpt_script_settle(run, err);
+	if (r == 0)
+		r = each_thread(run, is_there, err);
 	return r < 0 ? r : each_thread(run, seal_leader, err);
 }
 

@@ -335,10 +335,14 @@ int task_cwd_read(struct ckpt_run *run, const struct ckpt_thread *th, char *cwd,
 		  Ckpt__Task__Removed *removed, struct ckpt_error *err);
 int task_place_plan(struct ckpt_run *run, const struct task_state *st, uint32_t id,
 		    const Ckpt__Task__Place *place, struct ckpt_error *err);
-void task_cwd_script(struct ckpt_run *run, struct ckpt_script *s, const char *cwd,
-		     const Ckpt__Task__Removed *removed);
-void task_place_script(struct ckpt_run *run, struct ckpt_script *s, const struct task_state *st,
-		       const Ckpt__Task__Place *place);
+int task_cwd_script(struct ckpt_run *run, struct ckpt_thread *th, struct ckpt_script *s,
+		    const char *cwd, const Ckpt__Task__Removed *removed, struct ckpt_error *err);
+/* When the script has run: is the thread where it was to go? */
+int task_cwd_check(struct ckpt_run *run, const struct task_state *st, const struct ckpt_thread *th,
+		   const char *cwd, const Ckpt__Task__Removed *removed, struct ckpt_error *err);
+int task_place_script(struct ckpt_run *run, struct ckpt_thread *th, struct ckpt_script *s,
+		      const struct task_state *st, const Ckpt__Task__Place *place,
+		      struct ckpt_error *err);
 extern const struct ckpt_share_kind task_share_fs;
 
 /* seal.c: what a thread may have given up of speculation, in the order of records */

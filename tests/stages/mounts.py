@@ -382,8 +382,33 @@ def options(context, test):
     expect(proc.read(f"/proc/{pid}/root/srv/file") == "text\n", "its file is another")
 
 
+# as below /var/run, which is a link to /run
+SOCKET = """mount -t tmpfs test /srv; mkdir /srv/run; ln -s run /srv/link
+python3 -c 'import socket, time
+s = socket.socket(socket.AF_UNIX)
+s.bind("/srv/link/socket")
+s.listen()
+while True:
+    s.accept()[0].send(s.getsockname().encode())' &
+until [ -S /srv/run/socket ]; do sleep 0.1; done
+exec sleep 99999"""
+ASK = """import socket, sys
+s = socket.socket(socket.AF_UNIX)
+s.connect(sys.argv[1])
+sys.stdout.write(s.recv(100).decode())"""
+
+
+def socket_by_link(context, test):
+    """Its file is where the link leads, and its path the one it was bound to."""
+    pid = again(test, *build(context, test, tree=SOCKET))
+    for name in ("run", "link"):
+        said = command(test, "nsenter", "-t", pid, "-m", "python3", "-c", ASK, f"/srv/{name}/socket")
+        expect(said == "/srv/link/socket", f"its path is {said}")
+
+
 def tests(context):
     """One for each."""
+    yield "mounts/socket-by-link", lambda test: socket_by_link(context, test)
     yield "mounts/automount", lambda test: automount(context, test)
     yield "mounts/fuse", lambda test: fuse(context, test)
     yield "mounts/fuse-part", lambda test: fuse_part(context, test)
