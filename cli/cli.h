@@ -161,6 +161,8 @@ void pidfile_end(struct pidfile *p);
 
 /* SIGINT and the like ask the run to stop instead of killing ckpt. */
 void cli_catch_signals(struct ckpt *ckpt);
+/* End the process where a run can end in no other way (hang.c). */
+void cli_watch(struct cli *c);
 /* From now on they go to this process. */
 void cli_forward_signals(pid_t pid);
 

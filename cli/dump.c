@@ -21,6 +21,7 @@ int cli_dump(struct cli *c)
 	int ret, code;
 
 	cli_catch_signals(c->ckpt);
+	cli_watch(c);
 	ret = ckpt_dump(c->ckpt, &a, &r, &err);
 	c->done = !ret && !c->dry_run;
 	code = cli_report(c, &r, &err);

@@ -9,6 +9,7 @@ int cli_verify(struct cli *c)
 	int ret, code;
 
 	cli_catch_signals(c->ckpt);
+	cli_watch(c);
 	ret = ckpt_verify(c->ckpt, &a, &r, &err);
 	cli_print_differences(c, &r);
 	code = cli_report(c, &r, &err);

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from lib import context, proc, report, tables  # pylint: disable=wrong-import-position
 
-STAGES = ("lint", "build", "unit", "cli", "signals", "inventory", "scenario", "boxes", "mounts",
+STAGES = ("lint", "build", "unit", "cli", "signals", "inventory", "scenario", "boxes", "mounts", "served",
           "sandboxes", "within", "verify", "switch_off", "groups", "clocks", "branch", "refuse", "border",
           "paths", "image", "plugin", "fault", "races", "kill", "apps")
 # whatever is chosen, it is run on what the sources say now

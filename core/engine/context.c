@@ -55,6 +55,12 @@ void ckpt_cancel(struct ckpt *c)
 	c->cancelled = 1;
 }
 
+void ckpt_on_hang(struct ckpt *c, ckpt_hang_fn fn, void *arg)
+{
+	c->hang = fn;
+	c->hang_arg = arg;
+}
+
 void engine_vlog(const struct ckpt *c, enum ckpt_log_level level, const char *prefix,
 		 const char *fmt, va_list ap)
 {

@@ -21,6 +21,8 @@ struct ckpt {
 	void *log_arg;
 	enum ckpt_log_level log_level;
 	volatile sig_atomic_t cancelled;
+	ckpt_hang_fn hang;
+	void *hang_arg;
 
 	const struct copy_place *copy; /* in the restore of a copy, else NULL */
 	struct settings settings;

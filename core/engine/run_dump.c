@@ -10,6 +10,7 @@
 #include "engine/lineage.h"
 #include "engine/run.h"
 #include "engine/text.h"
+#include "engine/watch.h"
 
 static int fill_losses(const struct ckpt_run *run, struct image_info *info, struct ckpt_error *err)
 {
@@ -134,6 +135,7 @@ static int dump(struct ckpt_run *run, struct ckpt_error *err)
 {
 	const struct ckpt_dump_args *a = run->arg;
 	const struct graph *g;
+	struct watch w;
 	int r = check_essential(run, err);
 
 	if (!r)
@@ -144,12 +146,14 @@ static int dump(struct ckpt_run *run, struct ckpt_error *err)
 		return run_check_blockers(run, err);
 	if (!r)
 		r = run_add_sections(run, err);
+	watch_start(&w, run);
 	if (!r && !run->live)
 		r = image_create(a->dir, a->force, &run->writer, err);
 	if (!r)
 		r = run_execute(run, dump_actions, run->live ? "surveyed" : NULL, err);
 	if (r < 0)
 		live_back_out(run, err);
+	watch_stop(&w);
 	return r < 0 ? -err->err : 0;
 }
 

@@ -16,8 +16,10 @@ static void count_tasks(struct ckpt_run *run)
 
 int live_seized(struct ckpt_run *run, struct ckpt_error *err)
 {
-	int r = run->live ? 0 : proc_get_ready(run->procs, err);
+	int r = proc_look_ahead(run->procs, run->root_pid, err);
 
+	if (!r && !run->live)
+		r = proc_get_ready(run->procs, err);
 	if (r)
 		return r;
 	run->seized_us = clock_us();
@@ -25,6 +27,9 @@ int live_seized(struct ckpt_run *run, struct ckpt_error *err)
 	run->seized = !run->live;
 	r = run->live ? proc_scan(run->procs, run->root_pid, err)
 		      : proc_seize(run->procs, run->root_pid, err);
+	/* what has come meanwhile */
+	if (!r && !run->live)
+		r = proc_check_servers(run->procs, err);
 	if (!r)
 		r = proc_scan_namespaces(run->procs, err);
 	if (!r)

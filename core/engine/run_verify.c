@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 #include "engine/run.h"
 #include "engine/text.h"
+#include "engine/watch.h"
 
 struct difflist {
 	struct ckpt_result *r;
@@ -129,11 +130,14 @@ static void side_close(struct image_side *s, struct ckpt_result *res)
 static int verify_tree(struct ckpt_run *run, struct ckpt_error *err)
 {
 	int r = run_add_sections(run, err);
+	struct watch w;
 
+	watch_start(&w, run);
 	if (!r)
 		r = run_execute(run, verify_actions, NULL, err);
 	if (r < 0)
 		live_back_out(run, err);
+	watch_stop(&w);
 	return r < 0 ? -err->err : differences_found(run->result, err);
 }
 

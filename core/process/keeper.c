@@ -209,11 +209,60 @@ static inline SPAWN_PART void take_ticks(void)
 		     sizeof(alarm_only), 0, 0);
 }
 
+/* Not before all threads of the engine's are killed: they would work on the tree at the same time.
+ */
+static inline SPAWN_PART void wait_for_the_end(const struct keeper *k)
+{
+	pid_t ending;
+
+	while ((ending = __atomic_load_n(&k->ending, __ATOMIC_SEQ_CST)))
+		sys6(SYS_futex, (int64_t)(uintptr_t)&k->ending, FUTEX_WAIT, ending, 0, 0, 0);
+}
+
+/* "SigPnd:\t0000000000000100": SIGKILL is the lowest bit of the third digit from the end. */
+static inline SPAWN_PART bool has_sigkill(const char *text, int64_t n)
+{
+	static const char key[] = "\nSigPnd:\t";
+	const int64_t digit = (int64_t)sizeof(key) - 1 + 16 - 3;
+
+	for (int64_t i = 0; i + digit < n; i++) {
+		int64_t k = 0;
+
+		while (key[k] && text[i + k] == key[k])
+			k++;
+		if (!key[k])
+			return text[i + digit] & 1;
+	}
+	return false;
+}
+
+/*
+ * A thread that waits for a filesystem may not even be ended by SIGKILL, and as long as it is there
+ * our socket has no end. What is for it alone to do, it will not do any more.
+ */
+static inline SPAWN_PART bool is_killed(const struct keeper *k)
+{
+	const struct timespec nap = { 0, 100000000 };
+	char text[4096];
+	int64_t fd = open_path(k->engine_status, O_RDONLY), n;
+
+	if (fd < 0)
+		return false;
+	n = sys6(SYS_read, fd, (int64_t)(uintptr_t)text, sizeof(text), 0, 0, 0);
+	sys6(SYS_close, fd, 0, 0, 0, 0, 0);
+	if (n <= 0 || !has_sigkill(text, n))
+		return false;
+	/* it may be about to end, in a call that is not over yet */
+	sys6(SYS_nanosleep, (int64_t)(uintptr_t)&nap, 0, 0, 0, 0, 0);
+	return true;
+}
+
 /* It shares our memory (spawn.h), which so stays for as long as it lives. */
 static SPAWN_CHILD void keep(void *arg)
 {
 	const struct timespec linger = { 0, 250000000 };
 	const struct sched_param first = { .sched_priority = 1 };
+	const struct timeval patience = { .tv_usec = 500000 };
 	const struct keeper *k = arg;
 	struct request rq;
 	int64_t n;
@@ -224,11 +273,15 @@ static SPAWN_CHILD void keep(void *arg)
 	sys6(SYS_dup2, k->theirs, 0, 0, 0, 0, 0);
 	sys6(SYS_close_range, OWN_NAMESPACE, ~0U, 0, 0, 0, 0);
 	open_path("/proc/self/ns/ipc", O_RDONLY); /* the lowest number: OWN_NAMESPACE */
+	sys6(SYS_setsockopt, 0, SOL_SOCKET, SO_RCVTIMEO, (int64_t)(uintptr_t)&patience,
+	     sizeof(patience), 0);
 	while ((n = sys6(SYS_recvfrom, 0, (int64_t)(uintptr_t)&rq, sizeof(rq), 0, 0, 0)) != 0) {
 		struct reply reply = { 0 };
 
 		/* an error is not the engine's end: that is when there is nothing to read any more
 		 */
+		if (n == -EAGAIN && is_killed(k))
+			break;
 		if (n < 0)
 			continue;
 		reply.number = rq.number;
@@ -238,6 +291,8 @@ static SPAWN_CHILD void keep(void *arg)
 				 MSG_NOSIGNAL, 0, 0);
 		while (n < 0 && n != -EPIPE && n != -ECONNRESET);
 	}
+	if (k->shares)
+		wait_for_the_end(k);
 	if (k->shares && k->segments)
 		tell(k->segments);
 	/* those that are to be rescued wait without sleeping */
@@ -259,6 +314,7 @@ int keeper_start(struct keeper *k, struct ckpt_error *err)
 		return ckpt_fail_sys(err, errno, "socketpair(2) to the keeper");
 	theirs = k->theirs = ends[0];
 	k->socket = ends[1];
+	snprintf(k->engine_status, sizeof(k->engine_status), "/proc/%d/status", (int)getpid());
 	k->stack = malloc(SPAWN_STACK);
 	k->pid = k->stack ? spawn(&args, k->stack, keep, k) : -ENOMEM;
 	if (k->pid < 0) {
@@ -334,6 +390,24 @@ int keeper_make(struct keeper *k, uint64_t length, void *at, uid_t uid, pid_t me
 	if (shmid < 0)
 		return ckpt_fail_sys(err, (int)shmid, "shared memory for the agent");
 	return (int)shmid;
+}
+
+/*
+ * A thread that waits for a filesystem may outlive SIGKILL, and until it ends our descriptors are
+ * not closed, and its tracees are not free. So the keeper is told that it has come to an end.
+ * exit_group(2) kills all other threads, which so never come back to us, before it clears the word.
+ */
+void keeper_end_process(struct keeper *k, int status)
+{
+	/* nobody asks any more: who found the keeper gone would do its work */
+	pthread_mutex_lock(&k->asking);
+	if (k->pid > 0) {
+		__atomic_store_n(&k->ending, 1, __ATOMIC_SEQ_CST);
+		syscall(SYS_set_tid_address, &k->ending);
+		shutdown(k->socket, SHUT_RDWR);
+	}
+	for (;;)
+		syscall(SYS_exit_group, status);
 }
 
 /* Nobody will come for those who stand still: they leave by themselves. */

@@ -22,6 +22,9 @@ struct keeper {
 	bool shares;		   /* our memory */
 	pid_t pid;		   /* 0: not running */
 	int socket, theirs;
+	char engine_status[32]; /* a file of /proc */
+	/* not 0: a thread is about to end the process, and the kernel clears it when that is so */
+	pid_t ending;
 	void *stack; /* its own, in our memory */
 };
 
@@ -39,6 +42,11 @@ long keeper_call(struct keeper *k, long nr, long a, long b, long c, long d);
 /* Does this answer say that there is no keeper any more? */
 bool keeper_is_gone(long answer);
 void keeper_stop(struct keeper *k);
+/*
+ * End the process, though its main thread, which is stuck, will not: the keeper lets go of what is
+ * its own.
+ */
+void keeper_end_process(struct keeper *k, int status) __attribute__((noreturn));
 
 static inline void keeper_cleanup(struct keeper *k)
 {

@@ -24,6 +24,21 @@ void proc_ns_run_free(struct ckpt_run *run);
 int proc_scan(struct proc_set *ps, pid_t root, struct ckpt_error *err);
 /* What takes time and can be done before the tree stands still; then proc_seize(). */
 int proc_get_ready(struct proc_set *ps, struct ckpt_error *err);
+/*
+ * A look at a tree that runs, for what would make us wait once it is stopped: that is refused. What
+ * cannot be looked at is the seizure's to complain of.
+ */
+int proc_look_ahead(struct proc_set *ps, pid_t root, struct ckpt_error *err);
+/*
+ * Refuse servers of filesystems in the tree, and who decides about opens: when it stands nobody
+ * answers. By the texts of links alone, since a look at a file may be what waits.
+ */
+int proc_check_servers(struct proc_set *ps, struct ckpt_error *err);
+/*
+ * End the process from a thread that is not the tracer, as if it had been killed: the tree goes on,
+ * whatever the tracer waits for. Does not return.
+ */
+void proc_end_process(struct proc_set *ps, int status) __attribute__((noreturn));
 /* Stop every thread of the tree, re-scanning until nothing new appears. */
 int proc_seize(struct proc_set *ps, pid_t root, struct ckpt_error *err);
 /* Who is in which namespace (<ckpt/ns.h>); after one of the two. */

@@ -228,6 +228,9 @@ static int seize_thread(struct scan *s, struct ckpt_thread *th, struct ckpt_erro
 {
 	int r;
 
+	/* at once: who is handed over is stopped twice, which sleeps do not always hide */
+	if (s->ps->keep_all && s->ps->keeper.shares)
+		th->agent->tracer = &s->ps->keeper;
 	s->execing->keeper = s->ps->keeper.pid;
 	s->execing->asking = th;
 	r = stop_thread(s, th, err);

@@ -110,6 +110,8 @@ struct proc_set {
 	bool seized;
 	const struct stop_last *last; /* dump: not to be stopped yet; NULL: none, or not any more */
 	bool left;		      /* one of these is there */
+	bool keep_all; /* dump: the keeper traces all threads, for we may not come back from a look
+			*/
 	/*
 	 * dump: counts what we do to the stopped tree; 0 while it is not stopped. Within one phase
 	 * texts of /proc stay what they are, but for pending signals.

@@ -81,3 +81,8 @@ bool ckpt_is_tracer(struct ckpt_run *run, pid_t pid)
 
 	return pid == (pid_t)syscall(SYS_gettid) || (ps && pid == ps->keeper.pid);
 }
+
+void proc_end_process(struct proc_set *ps, int status)
+{
+	keeper_end_process(&ps->keeper, status);
+}

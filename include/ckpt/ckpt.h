@@ -36,6 +36,16 @@ CKPT_API void ckpt_set_log_level(struct ckpt *c, enum ckpt_log_level level);
  */
 CKPT_API void ckpt_cancel(struct ckpt *c);
 
+/*
+ * A dump or verify waits for a filesystem that does not answer: for ten seconds while the tree
+ * stands, or since a moment when the run was cancelled. The thread that waits cannot be made
+ * to give up, so that only the end of the process lets the tree go on. `fn` is called in a thread
+ * of the library's, must not wait for anything, and returns the status that the library then ends
+ * the process with, or -1: go on waiting. Without it nobody watches.
+ */
+typedef int (*ckpt_hang_fn)(void *arg, const char *text);
+CKPT_API void ckpt_on_hang(struct ckpt *c, ckpt_hang_fn fn, void *arg);
+
 /* ---- settings: defaults, then ckpt.conf, the profile, ckpt_set(); later ones win ---- */
 
 /*
