@@ -4,6 +4,8 @@
 #include <signal.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <ckpt/cleanup.h>
 
@@ -25,14 +27,37 @@ _Static_assert(offsetof(struct kernel_ucontext, mc) == 40, "struct ucontext");
 #define UC_SIGCONTEXT_SS     2
 #define UC_STRICT_RESTORE_SS 4
 
-/* What the registers become if the thread has to go on without ptrace: no restart codes. */
-static struct user_regs_struct plain_regs(const struct user_regs_struct *regs)
+/*
+ * Which call to make again? rt_sigreturn(2) forgets what restart_syscall(2) would go on with, and
+ * that would be EINTR then: the call that was interrupted twice is named where it was made, in
+ * "mov $number, %eax; syscall", as libc does it.
+ */
+static uint64_t call_of(const struct ckpt_thread *th)
 {
-	struct user_regs_struct r = *regs;
+	uint8_t text[7];
+	uint32_t number;
+	struct ckpt_error ignored = { 0 };
+	CKPT_AUTO_FD int mem = -1;
+
+	if (th->regs.orig_rax != SYS_restart_syscall)
+		return th->regs.orig_rax;
+	mem = ckpt_open_mem(th->task, &ignored);
+	if (mem < 0 ||
+	    pread(mem, text, sizeof(text), (off_t)(th->regs.rip - sizeof(text))) != sizeof(text) ||
+	    text[0] != 0xb8 || text[5] != 0x0f || text[6] != 0x05)
+		return th->regs.orig_rax;
+	memcpy(&number, text + 1, sizeof(number));
+	return number;
+}
+
+/* What the registers become if the thread has to go on without ptrace: no restart codes. */
+static struct user_regs_struct plain_regs(const struct ckpt_thread *th)
+{
+	struct user_regs_struct r = th->regs;
 	int64_t code = (int64_t)r.rax;
 
 	if ((int64_t)r.orig_rax >= 0 && code <= -512 && code >= -516) {
-		r.rax = r.orig_rax;
+		r.rax = call_of(th);
 		r.rip -= 2;
 	}
 	return r;
@@ -40,7 +65,7 @@ static struct user_regs_struct plain_regs(const struct user_regs_struct *regs)
 
 static void fill_context(struct kernel_ucontext *uc, const struct ckpt_thread *th)
 {
-	const struct user_regs_struct r = plain_regs(&th->regs);
+	const struct user_regs_struct r = plain_regs(th);
 
 	memset(uc, 0, sizeof(*uc));
 	uc->flags = UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS;
