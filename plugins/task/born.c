@@ -93,3 +93,38 @@ bool task_born_sched(const struct task_state *st, const Ckpt__Task__Scheduling *
 	       own->priority == m->priority && own->flags == m->flags && own->ioprio == m->ioprio &&
 	       (!m->slice_ns || own->slice_ns == m->slice_ns);
 }
+
+/* What records say only of who has it: nobody is to have it from ckpt. */
+static const struct {
+	const char *name;
+	int get, set;
+	unsigned long usual;
+	bool by_pointer;
+} inherited[] = {
+	{ "PR_SET_THP_DISABLE", PR_GET_THP_DISABLE, PR_SET_THP_DISABLE, 0, false },
+	{ "PR_SET_MEMORY_MERGE", 68 /* PR_GET_MEMORY_MERGE */, 67, 0, false },
+	{ "PR_SET_IO_FLUSHER", PR_GET_IO_FLUSHER, PR_SET_IO_FLUSHER, 0, false },
+	{ "PR_SET_TSC", PR_GET_TSC, PR_SET_TSC, PR_TSC_ENABLE, true },
+};
+
+static bool is_usual(size_t i)
+{
+	int value = 0;
+	long r = inherited[i].by_pointer ? prctl(inherited[i].get, &value)
+					 : prctl(inherited[i].get, 0, 0, 0, 0);
+
+	/* a kernel without it, or no privilege to look, has nothing to give */
+	return r < 0 || (unsigned long)(inherited[i].by_pointer ? value : r) == inherited[i].usual;
+}
+
+void task_born_plain(struct ckpt_run *run)
+{
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(inherited); i++) {
+		if (!is_usual(i))
+			prctl(inherited[i].set, inherited[i].usual, 0, 0, 0);
+		if (!is_usual(i))
+			ckpt_unmet(run, CKPT_EXIT_PRIVILEGE, "start ckpt without it",
+				   "ckpt itself has %s, and so would all that it restores",
+				   inherited[i].name);
+	}
+}

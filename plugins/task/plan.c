@@ -295,6 +295,7 @@ int task_plan(struct ckpt_run *run, struct ckpt_error *err)
 		r = complete(run, err);
 	if (r < 0)
 		return r;
+	task_born_plain(run);
 	for (size_t i = 0; i < ckpt_record_count(run, "task.thread"); i++) {
 		const Ckpt__Task__Thread *rec = ckpt_record_at(run, "task.thread", i);
 

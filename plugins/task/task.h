@@ -255,6 +255,8 @@ struct task_born {
 };
 int task_born_look(struct ckpt_run *run, struct ckpt_error *err);
 void task_born_free(struct task_born *born);
+/* Plan: rid ckpt of what skeletons would inherit, or tell. */
+void task_born_plain(struct ckpt_run *run);
 bool task_born_creds(const struct task_state *st, const Ckpt__Task__Credentials *c);
 bool task_born_limit(const struct task_state *st, const Ckpt__Task__Limit *l);
 /* But for processors. */

@@ -173,6 +173,24 @@ kill -9 $(cat "$2/pid")
 """
 
 
+# CKPT, DIR: started by something that has set what children and programs inherit
+INHERITED = """cd /
+odd='import ctypes, os, sys
+libc = ctypes.CDLL(None)
+for number in (41, 67):
+    libc.prctl(number, 1, 0, 0, 0)
+os.execv(sys.argv[1], sys.argv[1:])'
+setsid sh -c ': > "$0"; exec sleep 99999' "$2/ready" < /dev/null > /dev/null 2>&1 &
+until test -e "$2/ready"; do sleep 0.05; done
+grep -q "^THP_enabled:.1" /proc/$!/status || exit 77
+"$1" dump -t $! -D "$2/image" || exit
+/usr/bin/python3 -c "$odd" "$1" restore -D "$2/image" -d --pidfile "$2/pid" || exit
+pid=$(cat "$2/pid")
+grep -q "^THP_enabled:.1" /proc/$pid/status || { echo "it has PR_SET_THP_DISABLE of ckpt's"; exit 1; }
+"$1" dump -t $pid -D "$2/again" || exit
+"""
+
+
 def script(context, test, text, *said):
     """In a pid and a mount namespace; what it is to say is given as expressions."""
     child = subprocess.Popen(["unshare", "-pfm", "--mount-proc", "sh", "-c", text, "sh",
@@ -201,6 +219,11 @@ def outside(context, test):
            "where a tmpfs was mounted, and nothing", "its files are in memory and not saved")
 
 
+def inherited(context, test):
+    """What ckpt was started with is not what a restored tree has."""
+    script(context, test, INHERITED)
+
+
 def watchers(context, test):
     """Instances of inotify count for the user who had them."""
     script(context, test, WATCHERS)
@@ -226,3 +249,4 @@ def tests(context):
     yield "within/groups", lambda test: groups(context, test)
     yield "within/borders", lambda test: borders(context, test)
     yield "within/watchers", lambda test: watchers(context, test)
+    yield "within/inherited", lambda test: inherited(context, test)
