@@ -29,7 +29,7 @@ static void blank_controls(char *s)
 	}
 }
 
-static char *clean_line(const char *fmt, va_list ap)
+__attribute__((format(printf, 1, 0))) static char *clean_line(const char *fmt, va_list ap)
 {
 	CKPT_AUTO_FREE char *text = NULL;
 	char *line;

@@ -44,8 +44,7 @@ static const char *const looks[] = {
 	"cat /proc/sys/net/ipv4/ip_forward",
 	"cat /proc/sys/net/ipv4/conf/v1/rp_filter /proc/sys/net/core/somaxconn",
 	"cd /proc/sys/net/ipv6/conf && grep . *1/mtu br*/mtu lo/mtu",
-	"wc -c </proc/sys/net/ipv4/ip_local_reserved_ports; tail -c 9 "
-	"/proc/sys/net/ipv4/ip_local_reserved_ports",
+	"cd /proc/sys/net/ipv4; wc -c <ip_local_reserved_ports; tail -c 9 ip_local_reserved_ports",
 };
 static char *seen[2][16];
 static int request[2], reply[2];
