@@ -49,6 +49,7 @@ static const struct call calls[] = {
 	{ SYS_statx, "stat(2)", 0, 1, false },
 	{ SYS_openat, "open(2)", 0, 1, false },
 	{ SYS_open, "open(2)", -1, 0, false },
+	{ SYS_openat2, "open(2)", 0, 1, false },
 	{ SYS_open_tree, "open_tree(2)", 0, 1, false },
 	{ SYS_open_by_handle_at, "open_by_handle_at(2)", 0, -1, false },
 	{ SYS_name_to_handle_at, "name_to_handle_at(2)", 0, 1, false },
@@ -77,7 +78,14 @@ static const struct call calls[] = {
 	{ SYS_ioctl, "ioctl(2)", 0, -1, false },
 	{ SYS_chdir, "chdir(2)", -1, 0, false },
 	{ SYS_fchdir, "chdir(2)", 0, -1, false },
-	{ SYS_close, "close(2)", 0, -1, false },
+	{ SYS_inotify_add_watch, "inotify_add_watch(2)", -1, 1, false },
+	{ SYS_fanotify_mark, "fanotify_mark(2)", 3, 4, false },
+	{ SYS_mount, "mount(2)", -1, 1, false },
+	{ SYS_umount2, "umount(2)", -1, 0, false },
+	{ SYS_move_mount, "move_mount(2)", 0, 1, false },
+	{ SYS_execveat, "execve(2)", 0, 1, false },
+	{ SYS_linkat, "link(2)", 2, 3, true },
+	{ SYS_close, "close(2)", 0, -1, true },
 	{ SYS_write, "write(2)", 0, -1, true },
 	{ SYS_pwrite64, "write(2)", 0, -1, true },
 	{ SYS_writev, "write(2)", 0, -1, true },
@@ -227,7 +235,8 @@ static bool describe(const struct sleeper *s, const struct call *c, const uint64
 	if (c->fd >= 0 && *path != '/' && (int)args[c->fd] >= 0) {
 		snprintf(at, sizeof(at), "/proc/%d/fd/%d", (int)s->process, (int)args[c->fd]);
 		read_link(at, dir, sizeof(dir));
-		if (*dir != '/')
+		/* what is being closed has no link any more */
+		if (*dir != '/' && (*dir || c->nr != SYS_close))
 			return false;
 	}
 	snprintf(full, sizeof(full), "%s%s%s", dir, *dir && *path ? "/" : "", path);

@@ -236,6 +236,22 @@ static inline SPAWN_PART bool has_sigkill(const char *text, int64_t n)
 	return false;
 }
 
+/* "State:\tZ (zombie)": the main thread has ended already, and waits for another one. */
+static inline SPAWN_PART bool is_zombie(const char *text, int64_t n)
+{
+	static const char key[] = "\nState:\tZ";
+
+	for (int64_t i = 0; i + (int64_t)sizeof(key) - 1 <= n; i++) {
+		int64_t k = 0;
+
+		while (key[k] && text[i + k] == key[k])
+			k++;
+		if (!key[k])
+			return true;
+	}
+	return false;
+}
+
 /*
  * A thread that waits for a filesystem may not even be ended by SIGKILL, and as long as it is there
  * our socket has no end. What is for it alone to do, it will not do any more.
@@ -250,7 +266,7 @@ static inline SPAWN_PART bool is_killed(const struct keeper *k)
 		return false;
 	n = sys6(SYS_read, fd, (int64_t)(uintptr_t)text, sizeof(text), 0, 0, 0);
 	sys6(SYS_close, fd, 0, 0, 0, 0, 0);
-	if (n <= 0 || !has_sigkill(text, n))
+	if (n <= 0 || (!has_sigkill(text, n) && !is_zombie(text, n)))
 		return false;
 	/* it may be about to end, in a call that is not over yet */
 	sys6(SYS_nanosleep, (int64_t)(uintptr_t)&nap, 0, 0, 0, 0, 0);

@@ -36,7 +36,7 @@ struct ckpt_quiet {
 static int group_of(const char *path, unsigned mark)
 {
 	CKPT_AUTO_FD int group =
-		fanotify_init(FAN_CLASS_CONTENT | FAN_CLOEXEC | FAN_REPORT_TID,
+		fanotify_init(FAN_CLASS_CONTENT | FAN_CLOEXEC | FAN_REPORT_TID | FAN_NONBLOCK,
 			      O_RDONLY | O_LARGEFILE | O_CLOEXEC | O_NOATIME | O_NONBLOCK);
 
 	if (group < 0 ||
@@ -101,9 +101,16 @@ static void *watch(void *arg)
 		if (list[0].revents)
 			return NULL;
 		len = read(q->group, events, sizeof(events));
+		/* whoever was to be asked about has been killed meanwhile */
+		if (len < 0 && errno == EAGAIN)
+			continue;
 		/* no descriptor is to be had: the kernel itself has forbidden it */
-		if (len < 0)
-			__atomic_store_n(&q->got, -errno, __ATOMIC_SEQ_CST);
+		if (len < 0) {
+			int nothing = NOTHING;
+
+			__atomic_compare_exchange_n(&q->got, &nothing, -errno, false,
+						    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+		}
 		for (; FAN_EVENT_OK(event, len); event = FAN_EVENT_NEXT(event, len))
 			answer(q, event);
 	}

@@ -225,9 +225,10 @@ static const struct ckpt_mount *remote_device(const struct outside *o, unsigned 
 	return NULL;
 }
 
-static bool has_remote(const struct outside *o)
+/* Of the tables from that one on; the first is ckpt's own. */
+static bool has_remote(const struct outside *o, size_t first)
 {
-	for (size_t i = 0; i < o->n_tables; i++)
+	for (size_t i = first; i < o->n_tables; i++)
 		for (size_t k = 0; k < o->tables[i].pub.n; k++)
 			if (is_remote(o->tables[i].list[k].type))
 				return true;
@@ -571,6 +572,8 @@ static int ask_outside(struct outside *o, struct ckpt_error *err)
 
 static void note_remote(struct outside *o)
 {
+	/* what is mounted in a namespace of the tree's is looked at whether it is open or not */
+	o->ps->keep_all |= has_remote(o, 1);
 	for (size_t i = 0; i < o->n; i++) {
 		const struct candidate *c = &o->list[i];
 		const struct ckpt_mount *m = mount_of(o, c->mount);
@@ -587,7 +590,7 @@ static int servers_outside(struct proc_set *ps, struct ckpt_error *err)
 	struct outside o = { .ps = ps };
 	int r = read_tables(&o, err);
 
-	if (!r && has_remote(&o)) {
+	if (!r && has_remote(&o, 0)) {
 		r = add_candidates(&o, err);
 		if (!r)
 			r = ask_outside(&o, err);
