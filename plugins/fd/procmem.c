@@ -46,6 +46,15 @@ static off_t random_at(const struct ckpt_task *t)
 	return 0;
 }
 
+static size_t first_word(const char *text, size_t len)
+{
+	size_t n = 0;
+
+	while (n < len && text[n] != ' ' && text[n] != '\n')
+		n++;
+	return n;
+}
+
 static bool shows_memory_of(const struct ckpt_task *t, const char *name, int fd)
 {
 	const bool is_mem = !strcmp(name, "mem");
@@ -54,6 +63,11 @@ static bool shows_memory_of(const struct ckpt_task *t, const char *name, int fd)
 	const size_t size = is_mem ? RANDOM_SIZE : sizeof(now);
 	ssize_t n = read_of(t, name, at, now, size), m = pread(fd, then, size, at);
 
+	/* how often pages are mapped, processes outside change: not where the first mapping is */
+	if (n > 0 && m > 0 && (!strncmp(name, "smaps", 5) || !strcmp(name, "numa_maps"))) {
+		n = (ssize_t)first_word(now, (size_t)n);
+		m = (ssize_t)first_word(then, (size_t)m);
+	}
 	/* of memory that is gone nothing is shown at all */
 	return n >= 0 && n == m && (n > 0 || !strcmp(name, "environ")) &&
 	       !memcmp(now, then, (size_t)n);

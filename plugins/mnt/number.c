@@ -9,6 +9,7 @@
 #include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/random.h>
 #include <sys/vfs.h>
 
 #include "mnt.h"
@@ -31,22 +32,6 @@ static int by_number(const void *a, const void *b)
 void mnt_numbers_name(const struct mnt_numbers *m, size_t at, char *buf, size_t size)
 {
 	snprintf(buf, size, ".ckpt-%u-%zu", m->series, at);
-}
-
-/* No file of the tree's is called like one that waits for its place. */
-static void choose_names(struct mnt_numbers *m, const struct wanted *list, size_t n)
-{
-	char start[24];
-
-	for (size_t i = 0; i < n; i++) {
-		const ProtobufCBinaryData *name = &list[i].rec->name;
-		size_t len = (size_t)snprintf(start, sizeof(start), ".ckpt-%u-", m->series);
-
-		if (name->len < len || memcmp(name->data, start, len) != 0)
-			continue;
-		m->series++;
-		i = (size_t)-1;
-	}
 }
 
 /* The number of a file that is made and removed; 0: there is no room for one. */
@@ -98,7 +83,9 @@ static int make_all(struct mnt_numbers *m, int root, const struct wanted *list, 
 	/* a new one: no number but the root's has been given out */
 	if (fstat(root, &st) || st.st_ino != ROOT_INO)
 		return 0;
-	choose_names(m, list, n);
+	/* no file of the tree's is called like one that waits for its place */
+	if (getrandom(&m->series, sizeof(m->series), 0) != sizeof(m->series))
+		return ckpt_fail_sys(err, errno, "getrandom(2)");
 	for (size_t i = 0; i < n && r == 0; i++)
 		r = make_one(m, root, &list[i], &next, make, err);
 	return r < 0 ? r : 0;

@@ -436,7 +436,7 @@ def opener(context, test):
     expect(any("privileged opener" in item for item in blockers(run)), f"it is not named: {blockers(run)}")
 
 
-OUTLIVED = ("mem", "maps", "environ")
+OUTLIVED = ("mem", "maps", "smaps", "environ")
 OUTLIVED_PROGRAM = """
 import os, pathlib, sys
 pathlib.Path(sys.argv[1]).touch()
