@@ -50,8 +50,45 @@ bool fd_is_detached(struct ckpt_run *run, const struct ckpt_fd_found *f)
 	return f->st.st_nlink && ckpt_mnt_of_fd(run, f->fd, &ignored) == -ENOENT;
 }
 
-/* What was mounted, as ckpt sees it: its path without what the link shows. */
-static int find_root(const struct ckpt_fd_found *f, char *root)
+static int mount_id(const char *path, uint64_t *id)
+{
+	struct statx sx;
+
+	if (statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, STATX_MNT_ID, &sx) ||
+	    !(sx.stx_mask & STATX_MNT_ID))
+		return -ENOENT;
+	*id = sx.stx_mnt_id;
+	return 0;
+}
+
+/*
+ * Of a mount in a namespace that ckpt does not see the link shows the way to it as well. Of what
+ * ckpt sees, only the mount that the file is in is made again: how much of the path leads to that?
+ */
+static int find_mount(const char *path, size_t root, size_t *skip)
+{
+	char part[PATH_MAX];
+	uint64_t wanted, id;
+	size_t n = root;
+
+	if (mount_id(path, &wanted) < 0)
+		return -ENOENT;
+	for (;;) {
+		snprintf(part, sizeof(part), "%.*s", (int)n, path);
+		if (mount_id(n ? part : "/", &id) < 0)
+			return -ENOENT;
+		if (id == wanted)
+			break;
+		if (!path[n])
+			return -ENOENT;
+		n += 1 + strcspn(path + n + 1, "/");
+	}
+	*skip = n - root;
+	return 0;
+}
+
+/* What was mounted, as ckpt sees it: its path without what the link shows of what is in it. */
+static int find_root(const struct ckpt_fd_found *f, char *root, size_t *skip)
 {
 	const char *below = strcmp(f->link, "/") ? f->link : "";
 	char link[40], path[PATH_MAX];
@@ -75,7 +112,9 @@ static int find_root(const struct ckpt_fd_found *f, char *root)
 	if (path[0] != '/' || strcmp(path + len - n, below) != 0 || lstat(path, &st) ||
 	    st.st_dev != f->st.st_dev || st.st_ino != f->st.st_ino)
 		return -ENOENT;
-	path[(size_t)len - n] = 0;
+	if (find_mount(path, (size_t)len - n, skip) < 0)
+		return -ENOENT;
+	path[(size_t)len - n + *skip] = 0;
 	snprintf(root, PATH_MAX, "%s", path[0] ? path : "/");
 	return 0;
 }
@@ -98,9 +137,10 @@ static uint32_t attr_of(int fd)
 int fd_detached_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
 {
 	char root[PATH_MAX], object[PATH_MAX + 32];
+	size_t skip;
 	int r;
 
-	if (find_root(f, root) < 0 || attr_of(f->fd) == UINT32_MAX)
+	if (find_root(f, root, &skip) < 0 || attr_of(f->fd) == UINT32_MAX)
 		return fd_place_survey(run, f, err);
 	snprintf(object, sizeof(object), "fd %d (%s)", f->num, f->link);
 	r = ckpt_refuse_off(run, "detached", f->task, object);
@@ -126,12 +166,14 @@ int fd_detached_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			Ckpt__Fd__Detached *rec, char *root, struct ckpt_error *err)
 {
 	struct statx sx;
+	size_t skip;
 
 	ckpt__fd__detached__init(rec);
-	if (find_root(f, root) < 0 || statx(f->fd, "", AT_EMPTY_PATH, STATX_MNT_ID, &sx))
+	if (find_root(f, root, &skip) < 0 || statx(f->fd, "", AT_EMPTY_PATH, STATX_MNT_ID, &sx))
 		return ckpt_fail(err, ENOENT, "the mount of %s is in no mount namespace", f->link);
 	rec->root.data = (uint8_t *)root;
 	rec->root.len = strlen(root);
+	rec->skip = (uint32_t)skip;
 	rec->attr = attr_of(f->fd);
 	rec->mount = group_of(fd_state(run), sx.stx_mnt_id);
 	return rec->mount ? 0 : ckpt_fail(err, ENOMEM, "out of memory");
@@ -147,10 +189,11 @@ int fd_detached_plan(struct ckpt_run *run, const Ckpt__Fd__Detached *rec, const 
 	struct stat st;
 	int r;
 
-	if (!root || !rec->mount || rec->mount > UINT16_MAX || rec->attr & ~(uint32_t)ATTR_KNOWN)
+	if (!root || !rec->mount || rec->mount > UINT16_MAX || rec->attr & ~(uint32_t)ATTR_KNOWN ||
+	    rec->skip > strlen(path))
 		return ckpt_fail_image(err, "a mount that is in no namespace is not valid");
 	snprintf(place, sizeof(place), "%s%s", strcmp(root, "/") ? root : "",
-		 strcmp(path, "/") ? path : "");
+		 strcmp(path, "/") ? path + rec->skip : "");
 	if (fd_copies_check(run, 0, place, file))
 		return 0;
 	if (ckpt_copies_collide(run, 0, root) && !ckpt_copies_collide(run, 0, place))
@@ -210,11 +253,12 @@ int fd_detached_open(struct ckpt_run *run, const Ckpt__Fd__Detached *rec, const 
 
 	if (mount < 0)
 		return mount;
+	path += rec->skip;
 	if (fstat(mount, &st))
 		return ckpt_fail_sys(err, errno, "fstat(2)");
 	snprintf(link, sizeof(link), "/proc/self/fd/%d", mount);
 	if (S_ISDIR(st.st_mode))
-		fd = (int)syscall(SYS_openat2, mount, path, &how, sizeof(how));
+		fd = (int)syscall(SYS_openat2, mount, *path ? path : ".", &how, sizeof(how));
 	else
 		fd = open(link, open_flags | O_CLOEXEC);
 	return fd < 0 ? ckpt_fail_sys(err, errno, "open(2) of %s in a mount of its own", path) : fd;

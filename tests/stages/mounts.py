@@ -96,6 +96,24 @@ def automount(context, test):
     expect(not (test.dir / "asked").exists(), "what is behind an automount was asked for")
 
 
+# a file of a mount whose namespace ckpt does not see: its path has the way to that mount
+ELSEWHERE = """
+mount(here / "own", "tmpfs")
+os.dup2(os.open(here / "own" / "log", os.O_CREAT | os.O_WRONLY | os.O_APPEND), 2)
+subprocess.Popen(["sleep", "99999"])
+if libc.unshare(0x20000):
+    raise OSError(ctypes.get_errno(), "unshare(2)")
+"""
+
+
+def elsewhere(context, test):
+    """It comes back by what ckpt sees of the mount."""
+    pid = again(test, *build(context, test, ELSEWHERE, tree="cd /; exec sleep 99999"))
+    with open(f"/proc/{pid}/fd/2", "a", encoding="ascii") as log:
+        log.write("text")
+    expect(proc.read(f"/proc/{pid}/root{test.dir}/own/log") == "text", "it is another file")
+
+
 # nobody but that user may look at more than its top, which is not told by stat(2) either: as of a desktop
 # in /run/user. It has a directory `part`.
 FUSE = """
@@ -410,6 +428,7 @@ def tests(context):
     """One for each."""
     yield "mounts/socket-by-link", lambda test: socket_by_link(context, test)
     yield "mounts/automount", lambda test: automount(context, test)
+    yield "mounts/elsewhere", lambda test: elsewhere(context, test)
     yield "mounts/fuse", lambda test: fuse(context, test)
     yield "mounts/fuse-part", lambda test: fuse_part(context, test)
     for name, item in LINKS.items():
