@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include <ckpt/ns.h>
+
 #include "task.h"
 
 /* A process, or a thread that differs from it. */
@@ -363,8 +365,13 @@ static int check_there(struct ckpt_run *run, const struct ckpt_thread *th, const
 {
 	struct stat is, there;
 	char link[40];
-	int r = ckpt_stat_in(run, 0, dir, false, &there);
+	int r;
 
+	/* in a namespace of its own, and left out of what is put back there: its names are others
+	 */
+	if (!ckpt_ns_of_task(run, th->task, CKPT_NS_MNT)->own)
+		return 0;
+	r = ckpt_stat_in(run, 0, dir, false, &there);
 	if (r == -ELOOP) {
 		r = ckpt_open_in(run, 0, dir, O_PATH | O_DIRECTORY, 0, err);
 		return r < 0 ? r : close(r);
