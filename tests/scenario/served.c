@@ -133,9 +133,11 @@ static void serve(int device, bool unread)
 
 static int mounted(const char *at)
 {
-	int device = MUST(open("/dev/fuse", O_RDWR | O_CLOEXEC));
+	int device = open("/dev/fuse", O_RDWR | O_CLOEXEC);
 	char options[100];
 
+	if (device < 0)
+		victim_skip("/dev/fuse: %s", strerror(errno));
 	mkdir(at, 0755);
 	snprintf(options, sizeof(options), "fd=%d,rootmode=40000,user_id=0,group_id=0", device);
 	MUST(mount("served", at, "fuse", 0, options));
