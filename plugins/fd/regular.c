@@ -123,12 +123,31 @@ int fd_filesystem_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	return 0;
 }
 
+/* chattr(1) after it was opened: nobody may open it like that again, root neither. */
+static const char *fixed_since(const struct ckpt_fd_found *f)
+{
+	struct statx sx;
+
+	if ((f->flags & O_ACCMODE) == O_RDONLY || f->flags & O_PATH ||
+	    statx(f->fd, "", AT_EMPTY_PATH, STATX_TYPE, &sx))
+		return NULL;
+	if (sx.stx_attributes & STATX_ATTR_IMMUTABLE)
+		return "it is immutable by now, and could not be opened for writing again";
+	if (sx.stx_attributes & STATX_ATTR_APPEND && !(f->flags & O_APPEND))
+		return "it is append-only by now, and could not be opened like this again";
+	return NULL;
+}
+
 static int regular_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			  struct ckpt_error *err)
 {
+	const char *fixed = fixed_since(f);
 	char reason[128];
 	int r;
 
+	if (fixed)
+		return fd_refuse(run, f, "path", fixed,
+				 "chattr -a -i, or let the program close it");
 	if (f->flags & ~FD_OPEN_FLAGS) {
 		snprintf(reason, sizeof(reason), "the flags %#o are not known to ckpt",
 			 f->flags & ~FD_OPEN_FLAGS);

@@ -459,6 +459,22 @@ def outlived(context, test):
                    for item in blockers(run)), f"{name} is not named: {blockers(run)}")
 
 
+def fixed(context, test):
+    """Files that chattr(1) has closed to whoever would open them again."""
+    names = [test.dir / "a", test.dir / "i"]
+    with open(names[0], "w", encoding="ascii") as one, open(names[1], "w", encoding="ascii") as two:
+        child = subprocess.Popen(["sleep", "99999"], stdin=subprocess.DEVNULL, stdout=one, stderr=two,
+                                 start_new_session=True, cwd="/")
+    test.cleanup(lambda: subprocess.run(["chattr", "-ai", *names], check=False))
+    test.cleanup(proc.kill_tree, child.pid)
+    for name in names:
+        if subprocess.run(["chattr", f"+{name.name}", name], check=False).returncode:
+            raise Skip("no such attributes here")
+    run = context.ckpt().dump(test, child.pid, test.dir / "image", "--json", code=codes.REFUSED)
+    for name, word in zip(names, ("append-only", "immutable")):
+        expect(any(str(name) in item and word in item for item in blockers(run)), f"{blockers(run)}")
+
+
 def segments(context, test):
     """More processes than segments of shared memory may be: it says what to raise."""
     child = started(test, "unshare", "-i", "sh", "-c",
@@ -520,6 +536,7 @@ def tests(context):
     for kind in ("self", "root", "user", "container", "thread"):
         yield f"refuse/landlock-{kind}", lambda test, kind=kind: landlocked(context, test, kind)
     yield "refuse/outlived-memory", lambda test: outlived(context, test)
+    yield "refuse/fixed-since", lambda test: fixed(context, test)
     yield "refuse/segments", lambda test: segments(context, test)
     yield "refuse/network", lambda test: network(context, test)
     yield "refuse/all-at-once", lambda test: all_at_once(context, test, patterns)
