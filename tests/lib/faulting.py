@@ -37,8 +37,9 @@ MAIN, THREADS, CHILDREN = "main", "threads", "children"
 PARTS = {MAIN: [], THREADS: ["-t"], CHILDREN: ["-c"]}
 # and those that it lets tasks make: by a debug build (core/process/execute.c), always with ENOSYS
 AGENTS = "agents"
-# the dynamic loader does not look at what becomes of its own first mapping
-BEFORE_MAIN = 4
+# before this call the dynamic loader has neither a thread pointer nor a way to say what it lacks: without
+# memory for its own tables it ends by SIGSEGV
+LOADER_READY = "set_robust_list"
 LOADER = 127  # how the dynamic loader ends a program that it cannot start
 # all but "the original could not be resumed"; a configuration that cannot be read is a usage error
 ALLOWED = {codes.OK, codes.FAILED, codes.USAGE, codes.REFUSED, codes.IMAGE, codes.PRIVILEGE, LOADER}
@@ -121,6 +122,13 @@ class Faults:
         code, self.calls, err = self.inject(0, 0, *args)
         expect(code == 0, f"without a fault it ended with {code}: {err}")
 
+    def loading(self, position, call):
+        """Is it a call of the dynamic loader's, before it is ready?"""
+        if self.part != MAIN:
+            return False
+        of_loader = self.calls[:self.calls.index(LOADER_READY)]
+        return position <= (of_loader.count(call) if call else len(of_loader))
+
     def disturbed(self, position, error, call, *args):
         """One run; its exit code, and what was done."""
         code, name, err = self.inject(position, error, *args, call=call)
@@ -131,8 +139,7 @@ class Faults:
         self.runs += 1
         self.injected = name != "-"
         self.failed += code != 0
-        loading = position <= BEFORE_MAIN if call is None else (call, position) == ("mmap", 1)
-        if code == -signal.SIGSEGV and loading and self.part == MAIN:
+        if code == -signal.SIGSEGV and self.loading(position, call):
             return code, what
         expect(code in self.allowed, f"{what}: ckpt ended with {code}: {err[-200:]}")
         expect(code in (codes.OK, codes.DIFFERENT, LOADER) or says_why(err),
