@@ -41,7 +41,7 @@ static bool has_more_than_others(void)
 }
 
 /* Sharing saves memory and time, and nothing depends on it: without, each copy fills its own. */
-static void prepare(struct ancestor *a, unsigned copies)
+void ancestor_prepare(struct ancestor *a, unsigned copies)
 {
 	struct preparing p = { .copies = copies, .memory = &a->memory };
 	const struct ckpt_extension *e;
@@ -58,8 +58,8 @@ static void prepare(struct ancestor *a, unsigned copies)
 	}
 }
 
-int ancestor_open(struct ancestor *a, struct ckpt *c, const char *dir, unsigned copies,
-		  struct ckpt_result *res, struct ckpt_error *err)
+int ancestor_open(struct ancestor *a, struct ckpt *c, const char *dir, struct ckpt_result *res,
+		  struct ckpt_error *err)
 {
 	int r;
 
@@ -67,11 +67,7 @@ int ancestor_open(struct ancestor *a, struct ckpt *c, const char *dir, unsigned 
 	r = run_init(&a->run, c, CKPT_RESTORE, res, err);
 	if (!r)
 		r = run_open_image(c, dir, &a->run.reader, err);
-	if (!r)
-		r = run_load_sections(&a->run, err);
-	if (!r)
-		prepare(a, copies);
-	return r;
+	return r ? r : run_load_sections(&a->run, err);
 }
 
 void ancestor_close(struct ancestor *a)

@@ -14,9 +14,11 @@ struct ancestor {
 	struct ckpt_copies_memory memory;
 };
 
-/* Blockers and losses go to *res. To be closed after a failure too. */
-int ancestor_open(struct ancestor *a, struct ckpt *c, const char *dir, unsigned copies,
-		  struct ckpt_result *res, struct ckpt_error *err);
+/* The image. Blockers and losses go to *res. To be closed after a failure too. */
+int ancestor_open(struct ancestor *a, struct ckpt *c, const char *dir, struct ckpt_result *res,
+		  struct ckpt_error *err);
+/* The memory, if copies can share it. */
+void ancestor_prepare(struct ancestor *a, unsigned copies);
 /* When all copies have been started. */
 void ancestor_close(struct ancestor *a);
 

@@ -23,6 +23,7 @@
 
 #include "engine/ancestor.h"
 #include "engine/engine.h"
+#include "engine/layers.h"
 #include "engine/run.h"
 #include "engine/text.h"
 #include "engine/upper.h"
@@ -52,6 +53,7 @@ struct branch {
 	char dir[PATH_MAX], upper[PATH_MAX];
 	unsigned uppers; /* directories made there */
 	struct paths_given layers, shared_paths;
+	size_t *saved; /* by layer: which of the image's it is, from 1; 0: none */
 	int self_pidfd, lock;
 };
 
@@ -204,6 +206,72 @@ static int add_layer(struct branch *b, const struct setting *s, struct ckpt_erro
 	return 0;
 }
 
+/* What the image has of layers is put back, whether they are asked for or not. */
+static int add_saved_layer(struct branch *b, const char *path, size_t number,
+			   struct ckpt_error *err)
+{
+	const struct setting s = { .id = SET_LAYER,
+				   .value = (char *)(uintptr_t)path,
+				   .origin = (char *)(uintptr_t) "of the image" };
+	CKPT_AUTO_FREE char *real = realpath(path, NULL);
+	size_t at = 0;
+	int r;
+
+	if (!real || strcmp(real, path) != 0) {
+		ckpt_fail_as(err, CKPT_EXIT_FAILED, real ? ELOOP : errno,
+			     "the image has a layer of %s: %s", path,
+			     real ? "a symbolic link leads there now" : ckpt_errno_name(errno));
+		return ckpt_hint(err, "put that directory there as it was");
+	}
+	r = add_layer(b, &s, err);
+	while (r == 0 && strcmp(b->layers.list[at], path) != 0)
+		at++;
+	if (r == 0)
+		b->saved[at] = number;
+	return r;
+}
+
+static int add_saved_layers(struct branch *b, struct ckpt_error *err)
+{
+	size_t n = 0;
+	int r = 0;
+
+	while (layers_path(&b->ancestor, n))
+		n++;
+	b->saved = calloc(b->layers.n + n + 1, sizeof(*b->saved));
+	if (!b->saved)
+		return fail_nomem(err);
+	for (size_t i = 0; i < n && r == 0; i++)
+		r = add_saved_layer(b, layers_path(&b->ancestor, i), i + 1, err);
+	return r;
+}
+
+/* The outer one would hide the inner. */
+static int check_layers(const struct branch *b, struct ckpt_error *err)
+{
+	char *const *list = b->layers.list;
+
+	for (size_t i = 0; i < b->layers.n; i++)
+		for (size_t k = 0; k < b->layers.n; k++)
+			if (i != k && copy_covers(&list[i], 1, list[k])) {
+				ckpt_fail_as(err, CKPT_EXIT_USAGE, EINVAL,
+					     "layer %s is below layer %s", list[k], list[i]);
+				return ckpt_hint(err, "give one of them only%s",
+						 b->saved[i] || b->saved[k]
+							 ? "; the image has a layer that it needs"
+							 : "");
+			}
+	return 0;
+}
+
+/* In the first process of a copy. */
+static int fill_layer(void *arg, size_t layer, int upper, struct ckpt_error *err)
+{
+	struct branch *b = arg;
+
+	return b->saved[layer] ? layers_fill(&b->ancestor, b->saved[layer] - 1, upper, err) : 0;
+}
+
 /* Outside of all layers it would be one file for all copies, and the machine's. */
 static int check_index_file(const struct branch *b, const char *path, struct ckpt_error *err)
 {
@@ -251,6 +319,10 @@ static int look_at_settings(struct branch *b, struct copy_place *p, struct ckpt_
 			r = add_layer(b, &all->list[i], err);
 		else if (all->list[i].id == SET_SHARED)
 			r = add_path(&b->shared_paths, &all->list[i], err);
+	if (!r)
+		r = add_saved_layers(b, err);
+	if (!r)
+		r = check_layers(b, err);
 	if (!r && upper)
 		r = b->layers.n ? look_at_upper(b, upper, err)
 				: ckpt_fail_as(err, CKPT_EXIT_USAGE, EINVAL,
@@ -264,11 +336,11 @@ static int look_at_settings(struct branch *b, struct copy_place *p, struct ckpt_
 				  .n_layers = b->layers.n,
 				  .shared = b->shared_paths.list,
 				  .n_shared = b->shared_paths.n,
+				  .fill = fill_layer,
+				  .fill_arg = b,
 				  .upper = b->upper[0] ? b->upper : NULL,
 				  .index_file = file ? file->value : NULL,
 				  .host_suffix = suffix ? suffix->value : NULL };
-	if (!realpath(b->args->dir, b->dir))
-		return ckpt_fail_sys(err, errno, "%s", b->args->dir);
 	return file ? check_index_file(b, file->value, err) : 0;
 }
 
@@ -570,16 +642,26 @@ static void branch_fini(struct branch *b)
 		munmap(b->shared, b->shared_size);
 	forget_paths(&b->layers);
 	forget_paths(&b->shared_paths);
+	free(b->saved);
 	free(b->copies);
 }
 
 /* What all copies have in common, as the first line of what the run took. */
-static int open_ancestor(struct branch *b, struct ckpt_error *err)
+static int open_ancestor(struct branch *b, struct copy_place *p, struct ckpt_error *err)
 {
 	struct told_cost t = { .name = "ancestor", .cost = { .us = clock_us() } };
 	const uint64_t cpu = clock_cpu_us();
-	int r = ancestor_open(&b->ancestor, b->ctx, b->dir, b->args->copies, b->res, err);
+	int r;
 
+	if (!realpath(b->args->dir, b->dir))
+		return ckpt_fail_sys(err, errno, "%s", b->args->dir);
+	r = ancestor_open(&b->ancestor, b->ctx, b->dir, b->res, err);
+	if (!r)
+		r = layers_plan(&b->ancestor, err);
+	if (!r)
+		r = look_at_settings(b, p, err);
+	if (!r)
+		ancestor_prepare(&b->ancestor, b->args->copies);
 	t.cost.us = clock_us() - t.cost.us;
 	t.cost.cpu_us = clock_cpu_us() - cpu;
 	return r < 0 ? r : take_cost(b, &t, err);
@@ -587,11 +669,9 @@ static int open_ancestor(struct branch *b, struct ckpt_error *err)
 
 static int branch(struct branch *b, struct ckpt_error *err)
 {
-	struct copy_place place;
-	int r = look_at_settings(b, &place, err);
+	struct copy_place place = { 0 };
+	int r = open_ancestor(b, &place, err);
 
-	if (!r)
-		r = open_ancestor(b, err);
 	place.ancestor = &b->ancestor.run;
 	place.memory = b->ancestor.memory;
 	if (!r && b->upper[0])

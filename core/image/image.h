@@ -88,6 +88,8 @@ struct image_writer;
 int image_create(const char *dir, bool force, struct image_writer **out, struct ckpt_error *err);
 int image_writer_pages(struct image_writer *w, const char *name, struct ckpt_pages **out,
 		       struct ckpt_error *err);
+/* A descriptor of the directory, borrowed. */
+int image_writer_directory(const struct image_writer *w);
 /* Pages that go nowhere, for a run without a writer; not to be freed. */
 struct ckpt_pages *image_pages_discard(void);
 /*

@@ -128,6 +128,11 @@ int image_writer_file(struct image_writer *w, Image__File__Kind kind, const char
 	return image_out_open(out, w->dir, name, err);
 }
 
+int image_writer_directory(const struct image_writer *w)
+{
+	return w->dir;
+}
+
 void image_writer_free(struct image_writer *w)
 {
 	if (!w)

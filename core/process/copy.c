@@ -100,7 +100,7 @@ static int let_go_of_fds(int *keep, size_t n)
 		if (null < 0 || dup2(null, fd) < 0)
 			return -errno;
 	for (size_t i = 0; i < n; i++, next++) {
-		int high = fcntl(keep[i], F_DUPFD_CLOEXEC, 100);
+		int high = fcntl(keep[i], F_DUPFD_CLOEXEC, 3 + (int)n);
 
 		if (high < 0)
 			return -errno;
@@ -204,30 +204,32 @@ static int forget_words(struct ckpt_error *err)
 	return 0;
 }
 
-static __attribute__((noreturn)) void reap_on(const struct copy_shared *shared, int parent_pidfd,
-					      pid_t restore)
+/* Its descriptors: ckpt, signals, and the directories of layers from COPY_TOP_FD(1) on. */
+enum { KEEP_PARENT, KEEP_SIGNALS, KEEP_TOPS };
+
+static __attribute__((noreturn)) void reap_on(const struct copy_job *job, int *keep, pid_t restore)
 {
 	struct pollfd p[2] = { { .events = POLLIN }, { .events = POLLIN } };
-	int keep[2] = { parent_pidfd, -1 }, status = 0, r;
+	int status = 0, r;
 	sigset_t all;
 
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, NULL);
-	keep[1] = signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK);
+	keep[KEEP_SIGNALS] = signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK);
 	prctl(PR_SET_NAME, "ckpt-init");
-	if (keep[1] < 0 || let_go_of_fds(keep, 2) < 0)
+	if (keep[KEEP_SIGNALS] < 0 || let_go_of_fds(keep, KEEP_TOPS + job->place.n_layers) < 0)
 		_exit(1);
-	p[0].fd = keep[0];
-	p[1].fd = keep[1];
+	p[0].fd = keep[KEEP_PARENT];
+	p[1].fd = keep[KEEP_SIGNALS];
 	while ((r = reap_all(restore, &status)) != -ECHILD || !is_alone()) {
 		struct signalfd_siginfo si;
 
 		if (poll(p, 2, r == -ECHILD ? ENTERED_NAP_MS : -1) < 0)
 			_exit(1);
-		while (read(keep[1], &si, sizeof(si)) > 0)
+		while (read(p[1].fd, &si, sizeof(si)) > 0)
 			;
 		if (p[0].fd >= 0 && p[0].revents) {
-			if (!__atomic_load_n(&shared->committed, __ATOMIC_ACQUIRE))
+			if (!__atomic_load_n(&job->shared->committed, __ATOMIC_ACQUIRE))
 				_exit(1);
 			close(p[0].fd);
 			p[0].fd = -1;
@@ -249,16 +251,28 @@ static void end_with_parent(int parent_pidfd)
 		_exit(1);
 }
 
+/* The restore has no need of what the first process keeps. */
+static void close_tops(const int *tops, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		close(tops[i]);
+}
+
 static __attribute__((noreturn)) void first_process(struct copy_job *job)
 {
+	const size_t n = job->place.n_layers;
+	int *keep = calloc(KEEP_TOPS + n, sizeof(*keep));
 	pid_t number, pid;
 
+	if (!keep)
+		_exit(1);
+	keep[KEEP_PARENT] = job->parent_pidfd;
 	signal(SIGCHLD, SIG_DFL);
 	end_with_parent(job->parent_pidfd);
 	/* a signal of the terminal is for ckpt, which decides for all copies */
 	if (setsid() < 0 || chdir("/"))
 		_exit(1);
-	if (copy_furnish(&job->place, job->err) < 0)
+	if (copy_furnish(&job->place, keep + KEEP_TOPS, job->err) < 0)
 		_exit(1);
 	if (limit_numbers(job->place.pid_max, job->err) < 0)
 		_exit(1);
@@ -267,8 +281,10 @@ static __attribute__((noreturn)) void first_process(struct copy_job *job)
 	if (number < 0 || prctl(PR_SET_PDEATHSIG, 0))
 		_exit(1);
 	pid = fork_with(0, number);
-	if (!pid)
+	if (!pid) {
+		close_tops(keep + KEEP_TOPS, n);
 		_exit(job->restore(job) < 0);
+	}
 	if (pid < 0) {
 		ckpt_fail_sys(job->err, errno, "clone3(2) of the restore");
 		_exit(1);
@@ -276,7 +292,7 @@ static __attribute__((noreturn)) void first_process(struct copy_job *job)
 	job->forget(job);
 	if (forget_words(job->err) < 0)
 		_exit(1);
-	reap_on(job->shared, job->parent_pidfd, pid);
+	reap_on(job, keep, pid);
 }
 
 pid_t copy_start(struct copy_job *job)

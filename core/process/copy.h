@@ -24,6 +24,9 @@ struct copy_place {
 	/* canonical paths of directories; of what copies share on purpose */
 	char *const *layers, *const *shared;
 	size_t n_layers, n_shared;
+	/* of the image: what an earlier copy had in that layer; 0: nothing */
+	int (*fill)(void *arg, size_t layer, int upper, struct ckpt_error *err);
+	void *fill_arg;
 	const char *upper;	 /* a directory for what is written below layers; NULL: memory */
 	const char *index_file;	 /* NULL: none */
 	const char *host_suffix; /* NULL: the name stays; else it and the index are added */
@@ -38,8 +41,19 @@ bool copy_covers(char *const *list, size_t n, const char *path);
 /* As ckpt itself sees it. */
 long copy_pid_max(void);
 
-/* In the first process of a copy: mounts, layers, loopback, host name. */
-int copy_furnish(const struct copy_place *p, struct ckpt_error *err);
+/*
+ * In the first process of a copy: mounts, layers, loopback, host name. `tops`: for each layer
+ * a descriptor of the directory above its upper one, by which a dump of the copy finds that.
+ */
+int copy_furnish(const struct copy_place *p, int *tops, struct ckpt_error *err);
+
+/* What the overlay of a layer is called, the first is 1; and its number by that, 0: it is none. */
+#define COPY_LAYER "ckpt-layer-"
+unsigned copy_layer_number(const char *source);
+/* A file beside its upper directory, with what tells it from all others. */
+#define COPY_LAYER_NUMBER "number"
+/* The descriptor that the first process of a copy has of it, from 1 on. */
+#define COPY_TOP_FD(number) (4 + (int)(number))
 
 /* This process has handed the memory down, or it is not to be. */
 void copy_drop_memory(const struct ckpt_copies_memory *m);

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -198,6 +199,18 @@ static int make_upper(const char *dir, const struct stat *like, struct ckpt_erro
 	return 0;
 }
 
+unsigned copy_layer_number(const char *source)
+{
+	const size_t len = strlen(COPY_LAYER);
+	unsigned long n;
+	char *end;
+
+	if (strncmp(source, COPY_LAYER, len) != 0 || source[len] < '1' || source[len] > '9')
+		return 0;
+	n = strtoul(source + len, &end, 10);
+	return *end || n > INT_MAX ? 0 : (unsigned)n;
+}
+
 /*
  * Where what is written goes: a directory of the user's, or a tmpfs at the very place, below
  * the overlay, so that it needs no directory outside.
@@ -220,35 +233,64 @@ static int open_top(const struct copy_place *p, size_t i, struct ckpt_error *err
 	return fd < 0 ? ckpt_fail_sys(err, errno, "%s", dir) : fd;
 }
 
-static int add_layer(const struct copy_place *p, size_t i, struct ckpt_error *err)
+static int write_number(int top, struct ckpt_error *err)
+{
+	const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+	uint8_t number[CKPT_LAYER_NUMBER_SIZE];
+	CKPT_AUTO_FD int fd = openat(top, COPY_LAYER_NUMBER, flags, 0400);
+
+	if (fd < 0 || getrandom(number, sizeof(number), 0) != (ssize_t)sizeof(number) ||
+	    write(fd, number, sizeof(number)) != (ssize_t)sizeof(number))
+		return ckpt_fail_sys(err, errno, "the file " COPY_LAYER_NUMBER);
+	return 0;
+}
+
+/* An overlay that is mounted does not see what is put into its directories. */
+static int fill_upper(const struct copy_place *p, size_t i, const char *upper,
+		      struct ckpt_error *err)
+{
+	CKPT_AUTO_FD int fd = open(upper, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	int r = fd < 0 ? ckpt_fail_sys(err, errno, "%s", upper) : 0;
+
+	if (!r && p->fill)
+		r = p->fill(p->fill_arg, i, fd, err);
+	return r < 0 ? ckpt_wrap(err, "the layer of %s", p->layers[i]) : 0;
+}
+
+static int add_layer(const struct copy_place *p, size_t i, int *top, struct ckpt_error *err)
 {
 	const char *path = p->layers[i];
-	CKPT_AUTO_FD int lower = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC), top = -1;
-	char upper[64], work[64], options[256];
+	CKPT_AUTO_FD int lower = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	char upper[64], work[64], options[256], name[32];
 	struct statvfs fs;
 	struct stat st;
 	int r;
 
 	if (lower < 0 || fstat(lower, &st) || fstatvfs(lower, &fs))
 		return ckpt_fail_sys(err, errno, "--layer %s", path);
-	top = open_top(p, i, err);
-	if (top < 0)
-		return top;
-	snprintf(upper, sizeof(upper), "/proc/self/fd/%d/upper", top);
-	snprintf(work, sizeof(work), "/proc/self/fd/%d/work", top);
+	*top = open_top(p, i, err);
+	if (*top < 0)
+		return *top;
+	snprintf(upper, sizeof(upper), "/proc/self/fd/%d/upper", *top);
+	snprintf(work, sizeof(work), "/proc/self/fd/%d/work", *top);
+	snprintf(name, sizeof(name), COPY_LAYER "%zu", i + 1);
 	r = make_upper(upper, &st, err);
+	if (!r)
+		r = fill_upper(p, i, upper, err);
 	if (!r && mkdir(work, 0700))
 		r = ckpt_fail_sys(err, errno, "%s", work);
+	if (!r)
+		r = write_number(*top, err);
 	if (r)
 		return r;
 	snprintf(options, sizeof(options), "lowerdir=/proc/self/fd/%d,upperdir=%s,workdir=%s",
 		 lower, upper, work);
-	if (mount("ckpt-layer", path, "overlay", fs.f_flag & KEPT_FLAGS, options))
+	if (mount(name, path, "overlay", fs.f_flag & KEPT_FLAGS, options))
 		return ckpt_fail_sys(err, errno, "mount(2) of an overlay at %s", path);
 	return 0;
 }
 
-static int add_layers(const struct copy_place *p, const struct mount_table *t,
+static int add_layers(const struct copy_place *p, const struct mount_table *t, int *tops,
 		      struct ckpt_error *err)
 {
 	int r = 0;
@@ -256,7 +298,7 @@ static int add_layers(const struct copy_place *p, const struct mount_table *t,
 	for (size_t i = 0; !r && i < p->n_layers; i++)
 		r = check_layer(t, p->layers[i], err);
 	for (size_t i = 0; !r && i < p->n_layers; i++)
-		r = add_layer(p, i, err);
+		r = add_layer(p, i, &tops[i], err);
 	return r;
 }
 
@@ -302,7 +344,7 @@ static int loopback_up(struct ckpt_error *err)
 	return 0;
 }
 
-int copy_furnish(const struct copy_place *p, struct ckpt_error *err)
+int copy_furnish(const struct copy_place *p, int *tops, struct ckpt_error *err)
 {
 	struct mount_table t = { 0 };
 	CKPT_AUTO_FREE char *text = read_mounts();
@@ -313,7 +355,7 @@ int copy_furnish(const struct copy_place *p, struct ckpt_error *err)
 	else
 		r = part_mounts(&t, err);
 	if (!r)
-		r = add_layers(p, &t, err);
+		r = add_layers(p, &t, tops, err);
 	if (!r && p->index_file)
 		r = write_index(p, err);
 	if (!r)

@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <linux/openat2.h>
 #include <stdio.h>
+#include <sys/sysmacros.h>
 
 #include "mnt.h"
 
@@ -381,11 +382,27 @@ static int put_mount(struct ckpt_run *run, const struct mnt_state *st, const str
 	return ckpt_record_put(run, MNT_REC_MOUNT, &rec.base, err);
 }
 
+static int save_content(struct ckpt_run *run, struct mnt_state *st, const struct mnt_mount *m,
+			struct ckpt_error *err)
+{
+	const dev_t dev = makedev(m->fs->major, m->fs->minor);
+	const struct mnt_tree t = { .fs = m->fs->id,
+				    .fd = m->fd,
+				    .root = m->m->root,
+				    .what = m->m->point,
+				    .ns = m->ns,
+				    .watched = ckpt_is_watched(run, dev),
+				    .numbers = !strcmp(m->m->type, "tmpfs") };
+
+	return mnt_content_save(run, st, &t, err) < 0 ? ckpt_wrap(err, "%s", m->m->type) : 0;
+}
+
 int mnt_collect(struct ckpt_run *run, struct ckpt_error *err)
 {
 	struct mnt_state *st = mnt_state(run, err);
 	CKPT_AUTO_FREE uint32_t *seen = NULL;
 	struct groups g = { 0 };
+	uint32_t saved = 0;
 	int r = st ? mnt_model(run, st, err) : -ENOMEM;
 
 	if (r < 0)
@@ -410,8 +427,12 @@ int mnt_collect(struct ckpt_run *run, struct ckpt_error *err)
 			    ? widest(st, st->fs[i])
 			    : NULL;
 		if (r == 0 && m)
-			r = mnt_content_save(run, st, m, err);
+			r = save_content(run, st, m, err);
+		if (st->fs[i]->id > saved)
+			saved = st->fs[i]->id;
 	}
+	if (r == 0)
+		r = mnt_layers_collect(run, st, saved, err);
 	name_groups(run, st, &g);
 	for (size_t i = 0; i < st->n_mounts && r == 0; i++)
 		if (st->mounts[i].id)

@@ -3,11 +3,13 @@
 #ifndef MNT_H
 #define MNT_H
 
+#include <limits.h>
 #include <linux/fs.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include <ckpt/copies.h>
 #include <ckpt/fd.h>
 #include <ckpt/mnt.h>
 #include <ckpt/plugin.h>
@@ -16,7 +18,7 @@
 #include "mnt.pb-c.h"
 #include "uapi.h"
 
-enum { MNT_REC_FILESYSTEM = 1, MNT_REC_MOUNT, MNT_REC_INODE, MNT_REC_PLACE };
+enum { MNT_REC_FILESYSTEM = 1, MNT_REC_MOUNT, MNT_REC_INODE, MNT_REC_PLACE, MNT_REC_LAYER };
 
 #define MNT_PAGES_NAME "mnt"
 
@@ -96,6 +98,7 @@ struct mnt_state {
 	struct ckpt_pages *pages;
 	struct mnt_dir *work; /* where overlays keep what they have in work: theirs alone */
 	size_t n_work;
+	char layer_path[PATH_MAX];
 	bool disturbing; /* reading what files hold would be noticed: refused */
 	/* restore */
 	struct mnt_made *made;
@@ -162,6 +165,9 @@ const struct ckpt_lease *mnt_lease_of(struct ckpt_run *run, const struct stat *s
 /* Of FS_IOC_GETFLAGS: what chattr(1) sets of a file in a tmpfs. */
 #define MNT_FIXED ((uint32_t)(FS_IMMUTABLE_FL | FS_APPEND_FL))
 #define MNT_FLAGS ((uint32_t)(MNT_FIXED | FS_NODUMP_FL | FS_NOATIME_FL | FS_CASEFOLD_FL))
+/* What a disk's filesystem tells of how it keeps a file. */
+#define MNT_INSIDE_FLAGS \
+	((uint32_t)(FS_EXTENT_FL | FS_INDEX_FL | FS_INLINE_DATA_FL | FS_HUGE_FILE_FL))
 
 /*
  * The highest inode number of a tmpfs that comes back: as many files may have to be made and
@@ -196,7 +202,18 @@ bool mnt_in_place(const Ckpt__Mnt__Filesystem *rec);
 /* restore: are its layers there? */
 int mnt_overlay_plan(struct ckpt_run *run, const Ckpt__Mnt__Filesystem *rec);
 bool mnt_is_work(const struct mnt_state *st, const struct stat *dir);
-int mnt_content_save(struct ckpt_run *run, struct mnt_state *st, const struct mnt_mount *m,
+/* A directory with all that is in it, as the content of a filesystem. */
+struct mnt_tree {
+	uint32_t fs;
+	int fd;		  /* O_PATH */
+	const char *root; /* where it is in the filesystem */
+	const char *what; /* for messages */
+	const struct ckpt_ns *ns;
+	bool watched; /* somebody would notice that it is read */
+	bool numbers; /* its inode numbers mean something */
+	bool apart;   /* the tree has these files by an overlay: its leases are on others */
+};
+int mnt_content_save(struct ckpt_run *run, struct mnt_state *st, const struct mnt_tree *t,
 		     struct ckpt_error *err);
 /*
  * Into a filesystem that is empty; `root` is a descriptor of its root directory. `settle`: when
@@ -204,6 +221,17 @@ int mnt_content_save(struct ckpt_run *run, struct mnt_state *st, const struct mn
  */
 int mnt_content_fill(struct ckpt_run *run, uint32_t fs, int root, bool settle,
 		     struct ckpt_error *err);
+
+/* ---- layers of copies (layer.c) ------------------------------------------------------------ */
+
+int mnt_layers_survey(struct ckpt_run *run, struct ckpt_error *err);
+/* After all filesystems: `n` is how many of those have an id. */
+int mnt_layers_collect(struct ckpt_run *run, struct mnt_state *st, uint32_t n,
+		       struct ckpt_error *err);
+int mnt_layers_plan(struct ckpt_run *run, struct ckpt_error *err);
+extern const struct ckpt_layers_kind mnt_layers_kind;
+/* plan.c: every value of the inodes. */
+int mnt_plan_content(struct ckpt_run *run, struct ckpt_error *err);
 
 /* ---- restore (make.c, source.c, stage.c, group.c)
  * ------------------------------------------------- */

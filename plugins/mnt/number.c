@@ -14,8 +14,6 @@
 
 #include "mnt.h"
 
-#define ROOT_INO 1
-
 struct wanted {
 	const Ckpt__Mnt__Inode *rec;
 	size_t at;
@@ -76,13 +74,14 @@ static int make_one(struct mnt_numbers *m, int root, const struct wanted *w, uin
 static int make_all(struct mnt_numbers *m, int root, const struct wanted *list, size_t n,
 		    mnt_maker *make, struct ckpt_error *err)
 {
-	uint64_t next = ROOT_INO + 1;
 	struct stat st;
+	uint64_t next;
 	int r = 0;
 
-	/* a new one: no number but the root's has been given out */
-	if (fstat(root, &st) || st.st_ino != ROOT_INO)
+	/* a new one: the root's number is the last that has been given out */
+	if (fstat(root, &st))
 		return 0;
+	next = st.st_ino + 1;
 	/* no file of the tree's is called like one that waits for its place */
 	if (getrandom(&m->series, sizeof(m->series), 0) != sizeof(m->series))
 		return ckpt_fail_sys(err, errno, "getrandom(2)");

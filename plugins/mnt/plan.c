@@ -313,15 +313,23 @@ static bool good_extents(const Ckpt__Mnt__Inode *rec, uint64_t pages)
 	return true;
 }
 
+static bool has_files(struct ckpt_run *run, uint32_t id)
+{
+	const Ckpt__Mnt__Filesystem *fs = ckpt_record_by_id(run, "mnt.filesystem", id);
+	const bool layer = ckpt_record_by_id(run, "mnt.layer", id);
+
+	return fs ? !layer && mnt_fstype(fs->type) && mnt_fstype(fs->type)->content == MNT_INODES
+		  : layer;
+}
+
 static bool good_place(struct ckpt_run *run, const Ckpt__Mnt__Inode *rec)
 {
-	const Ckpt__Mnt__Filesystem *fs = ckpt_record_by_id(run, "mnt.filesystem", rec->fs);
 	const Ckpt__Mnt__Inode *dir =
 		rec->parent ? ckpt_record_by_id(run, "mnt.inode", rec->parent) : NULL;
 	const Ckpt__Mnt__Inode *link =
 		rec->link ? ckpt_record_by_id(run, "mnt.inode", rec->link) : NULL;
 
-	if (!fs || mnt_fstype(fs->type)->content != MNT_INODES)
+	if (!has_files(run, rec->fs))
 		return false;
 	if (rec->parent &&
 	    (!dir || dir->id >= rec->id || dir->fs != rec->fs || dir->link || !S_ISDIR(dir->mode)))
@@ -332,7 +340,7 @@ static bool good_place(struct ckpt_run *run, const Ckpt__Mnt__Inode *rec)
 	return rec->parent || S_ISDIR(rec->mode);
 }
 
-static int plan_content(struct ckpt_run *run, struct ckpt_error *err)
+int mnt_plan_content(struct ckpt_run *run, struct ckpt_error *err)
 {
 	const Ckpt__Mnt__Inode *rec;
 	uint32_t fs = 0;
@@ -348,6 +356,9 @@ static int plan_content(struct ckpt_run *run, struct ckpt_error *err)
 		r = ckpt_pages_open(run, MNT_PAGES_NAME, &fd, &size, err);
 	if (r < 0 && r != -ENOENT)
 		return r;
+	/* no file has anything in it */
+	if (r < 0)
+		*err = (struct ckpt_error){ 0 };
 	if (fd >= 0)
 		close(fd);
 	for (size_t i = 0; (rec = ckpt_record_at(run, "mnt.inode", i)); fs = rec->fs, i++) {
@@ -365,7 +376,7 @@ static int plan_content(struct ckpt_run *run, struct ckpt_error *err)
 int mnt_plan(struct ckpt_run *run, struct ckpt_error *err)
 {
 	static const char *const ordered[] = { "mnt.filesystem", "mnt.mount", "mnt.inode",
-					       "mnt.place" };
+					       "mnt.place", "mnt.layer" };
 	const Ckpt__Mnt__Filesystem *fs;
 	const Ckpt__Mnt__Mount *m;
 	int r = 0;
@@ -379,7 +390,9 @@ int mnt_plan(struct ckpt_run *run, struct ckpt_error *err)
 	if (r == 0)
 		r = plan_roots(run, err);
 	if (r == 0)
-		r = plan_content(run, err);
+		r = mnt_plan_content(run, err);
+	if (r == 0)
+		r = mnt_layers_plan(run, err);
 	if (r == 0 && ckpt_is_copy(run))
 		r = mnt_copies_plan(run, err);
 	return r < 0 ? r : mnt_places_plan(run, err);

@@ -12,6 +12,9 @@ static const struct ckpt_option options[] = {
 	  "dump: /path/in/tree[:KEY] comes from outside; restore: {KEY|/path/in/tree}:/host/path" },
 	{ "own", CKPT_OPT_LIST, NULL, NULL, 0, 0,
 	  "dump: what is at /path/in/tree is saved though ckpt has it mounted too" },
+	{ "layers", CKPT_OPT_BOOL, "yes", NULL, 0, 0,
+	  "dump of a copy: what it has written below its layers is saved; no: it is left where it "
+	  "is" },
 	{ NULL, CKPT_OPT_BOOL, NULL, NULL, 0, 0, NULL },
 };
 
@@ -30,6 +33,7 @@ static const struct ckpt_record_type records[] = {
 	{ MNT_REC_MOUNT, "mount", &ckpt__mnt__mount__descriptor },
 	{ MNT_REC_INODE, "inode", &ckpt__mnt__inode__descriptor },
 	{ MNT_REC_PLACE, "place", &ckpt__mnt__place__descriptor },
+	{ MNT_REC_LAYER, "layer", &ckpt__mnt__layer__descriptor },
 	{ 0, NULL, NULL },
 };
 
@@ -37,7 +41,7 @@ static const struct ckpt_record_type records[] = {
 static const struct ckpt_field_rule rules[] = {
 	{ "Inode", "atime_ns", CKPT_EQ_VOLATILE }, { "Inode", "mtime_ns", CKPT_EQ_DIFF },
 	{ "Extent", "at", CKPT_EQ_VOLATILE },	   { "Mount", "rank", CKPT_EQ_VOLATILE },
-	{ NULL, NULL, CKPT_EQ_VOLATILE },
+	{ "Layer", "number", CKPT_EQ_VOLATILE },   { NULL, NULL, CKPT_EQ_VOLATILE },
 };
 
 static const struct ckpt_step steps[] = {
@@ -45,6 +49,8 @@ static const struct ckpt_step steps[] = {
 	  LIST("surveyed"), LIST("ns.survey"), mnt_places_survey, NULL },
 	{ CKPT_DUMP, "notices", "refuse files that cannot be read without a trace", LIST("seized"),
 	  LIST("surveyed"), LIST("ns.survey", "fd.survey"), mnt_notices_survey, NULL },
+	{ CKPT_DUMP, "layers", "refuse a copy whose layers cannot be read", LIST("seized"),
+	  LIST("surveyed"), NULL, mnt_layers_survey, NULL },
 	{ CKPT_DUMP | CKPT_VERIFY, "collect", "save mounts and what filesystems in memory hold",
 	  LIST("surveyed"), LIST("collected"), NULL, mnt_collect, NULL },
 	{ CKPT_RESTORE, "plan", "check mounts, and what they need from outside", LIST("loaded"),
@@ -87,6 +93,7 @@ static const struct ckpt_place_kind place_kind = {
 static const struct ckpt_extension extensions[] = {
 	{ CKPT_NS_POINT, "mnt", &ns_kind },
 	{ CKPT_PLACE_POINT, "mnt", &place_kind },
+	{ CKPT_LAYERS_POINT, "mnt", &mnt_layers_kind },
 	{ NULL, NULL, NULL },
 };
 

@@ -26,14 +26,11 @@ struct name_of {
 struct save {
 	struct ckpt_run *run;
 	struct mnt_state *st;
-	const struct mnt_mount *m;
-	uint32_t fs;
+	const struct mnt_tree *t;
 	struct name_of *linked; /* files with several names that were met */
 	size_t n_linked;
 	char *buf;
 	struct ckpt_quiet *quiet; /* NULL: nobody watches */
-	bool watched;
-	bool numbers; /* inode numbers that mean something */
 };
 
 /* Everything that a record points at. */
@@ -136,11 +133,12 @@ static int read_flags(struct save *s, int fd, const char *name, Ckpt__Mnt__Inode
 		return errno == ENOTTY || errno == EOPNOTSUPP
 			       ? 0
 			       : ckpt_fail_sys(err, errno, "FS_IOC_GETFLAGS");
+	flags &= ~MNT_INSIDE_FLAGS;
 	rec->flags = flags & MNT_FLAGS;
 	if (flags == rec->flags)
 		return 0;
 	snprintf(text, sizeof(text), "it has flags that are not saved: %#x", flags & ~MNT_FLAGS);
-	mnt_refuse(s->run, s->m->ns, "content", name, text,
+	mnt_refuse(s->run, s->t->ns, "content", name, text,
 		   "take them off (chattr(1)), or allow the loss");
 	return 0;
 }
@@ -253,9 +251,9 @@ static int read_leased(struct save *s, int fd, const struct stat *st, struct par
 	char *map = NULL;
 	int r = 0;
 
-	if (s->watched && !mnt_is_whole(st))
+	if (s->t->watched && !mnt_is_whole(st))
 		return ckpt_fail(err, EBUSY, "it has a lease, holes, and somebody who watches it");
-	if (s->watched)
+	if (s->t->watched)
 		map = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
 	if (map == MAP_FAILED)
 		return ckpt_fail_sys(err, errno, "mmap(2)");
@@ -348,7 +346,8 @@ struct object {
 static int put_opened(struct save *s, const struct object *o, const struct stat *st,
 		      Ckpt__Mnt__Inode *rec, struct parts *p, struct ckpt_error *err)
 {
-	const struct ckpt_lease *lease = S_ISREG(st->st_mode) ? mnt_lease_of(s->run, st) : NULL;
+	const struct ckpt_lease *lease =
+		S_ISREG(st->st_mode) && !s->t->apart ? mnt_lease_of(s->run, st) : NULL;
 	CKPT_AUTO_FD int own = -1;
 	int fd = o->fd, r;
 
@@ -374,7 +373,7 @@ static int put(struct save *s, const struct object *o, const struct stat *st, ui
 	int r;
 
 	rec.id = *id = ++s->st->n_inodes;
-	rec.fs = s->fs;
+	rec.fs = s->t->fs;
 	rec.parent = o->parent;
 	if (o->parent)
 		rec.name = (ProtobufCBinaryData){ strlen(o->name), (uint8_t *)(uintptr_t)o->name };
@@ -385,7 +384,7 @@ static int put(struct save *s, const struct object *o, const struct stat *st, ui
 		return ckpt_record_put(s->run, MNT_REC_INODE, &rec.base, err);
 	mnt_inode_of(&rec, st);
 	/* a socket that lives is bound anew, and a mounted overlay makes its directory anew */
-	if (s->numbers && !o->bare && !S_ISSOCK(st->st_mode) && !mnt_is_work(s->st, st) &&
+	if (s->t->numbers && !o->bare && !S_ISSOCK(st->st_mode) && !mnt_is_work(s->st, st) &&
 	    st->st_ino <= MNT_INO_MAX)
 		rec.ino = st->st_ino;
 	if (o->bare)
@@ -544,37 +543,29 @@ static int save_top(struct save *s, int dir, const char *root, struct ckpt_error
 
 static int save(struct save *s, struct ckpt_error *err)
 {
-	const struct mnt_mount *m = s->m;
+	const struct mnt_tree *t = s->t;
 	CKPT_AUTO_FD int dir = -1;
 
-	if (s->watched) {
-		s->quiet = ckpt_quiet_begin(m->fd, err);
+	if (t->watched) {
+		s->quiet = ckpt_quiet_begin(t->fd, err);
 		if (!s->quiet)
 			return -err->err;
 	}
-	dir = ckpt_quiet_open(s->quiet, m->fd, ".", O_DIRECTORY);
+	dir = ckpt_quiet_open(s->quiet, t->fd, ".", O_DIRECTORY);
 	if (dir < 0)
 		return ckpt_fail_sys(err, -dir, "opening it");
 	s->buf = malloc(CHUNK);
-	return s->buf ? save_top(s, dir, m->m->root, err) : ckpt_fail(err, ENOMEM, "out of memory");
+	return s->buf ? save_top(s, dir, t->root, err) : ckpt_fail(err, ENOMEM, "out of memory");
 }
 
-int mnt_content_save(struct ckpt_run *run, struct mnt_state *st, const struct mnt_mount *m,
+int mnt_content_save(struct ckpt_run *run, struct mnt_state *st, const struct mnt_tree *t,
 		     struct ckpt_error *err)
 {
-	const dev_t dev = makedev(m->fs->major, m->fs->minor);
-	struct save s = {
-		.run = run,
-		.st = st,
-		.m = m,
-		.fs = m->fs->id,
-		.watched = ckpt_is_watched(run, dev),
-		.numbers = !strcmp(m->m->type, "tmpfs"),
-	};
+	struct save s = { .run = run, .st = st, .t = t };
 	int r = save(&s, err);
 
 	ckpt_quiet_end(s.quiet);
 	free(s.buf);
 	free(s.linked);
-	return r < 0 ? ckpt_wrap(err, "%s (%s)", m->m->point, m->m->type) : 0;
+	return r < 0 ? ckpt_wrap(err, "%s", t->what) : 0;
 }

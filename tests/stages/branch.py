@@ -9,8 +9,10 @@ import signal
 import stat
 import struct
 import subprocess
+import sys
 
 from lib import ckpt as codes
+from lib import files as listing
 from lib import killing, proc
 from lib.context import command
 from lib.report import Failure, Skip, expect
@@ -63,11 +65,11 @@ def saved(context, test, name):
     return victim, test.dir / "image"
 
 
-def branched(context, test, victim, image, number, *args):
+def branched(context, test, victim, image, number, *args, layer=True):
     """[Copy]"""
     prefix = test.dir / "pid"
-    context.ckpt().run(test, "branch", "-D", image, "--copies", number, "--layer", victim.dir, "--pidfiles",
-                       prefix, *args)
+    context.ckpt().run(test, "branch", "-D", image, "--copies", number, "--pidfiles", prefix, *args,
+                       *(["--layer", victim.dir] if layer else []))
     copies = [Copy(victim, int(proc.read(f"{prefix}.{i}")), i) for i in range(1, number + 1)]
     for copy in copies:
         test.cleanup(copy.end)
@@ -192,6 +194,99 @@ def generations(context, test, name):
     expect(len(of_copy) == 2, f"a copy has {len(of_copy)} copies")
     for one in of_copy:
         one.check("a copy of the copy", 5)
+
+
+def saved_copy(context, test, copy, image, *args, code=0):
+    """Saved by a ckpt in its namespaces."""
+    pids = proc.tree(copy.first)
+    done = subprocess.run(["nsenter", "-a", "-t", str(copy.root), "--", context.ckpt().binary, "dump", "-t",
+                           str(copy.victim.pid), "-D", image, *args], stdin=subprocess.DEVNULL, text=True,
+                          capture_output=True, timeout=codes.TIMEOUT, check=False)
+    expect(done.returncode == code, f"dump of a copy: exit {done.returncode}: {done.stderr}")
+    if not code and "--leave-running" not in args:
+        proc.wait_gone(pids)
+
+
+# what a copy does in a directory that has these files of the machine's, and what it makes
+GIVEN = ("kept", "removed", "changed", "moved", "gone/in", "again/in")
+MADE = ("fifo", "new", "linked", "link")
+CHANGES = """
+import os, shutil, sys
+os.chdir(sys.argv[1])
+os.unlink("removed")
+with open("changed", "a") as file: file.write("more")
+os.mkfifo("fifo", 0o600)
+with open("new", "w") as file:
+    file.write("new")
+    file.truncate(1 << 20)
+os.setxattr("new", "trusted.mark", b"here")
+os.chown("new", 7, 8)
+os.chmod("new", 0o4711)
+os.link("new", "linked")
+os.mkdir("made", 0o1770)
+os.symlink("../new", "made/link")
+os.rename("moved", "made/moved")
+shutil.rmtree("gone")
+shutil.rmtree("again")
+os.mkdir("again")
+os.utime("again", (5, 5))
+"""
+
+
+def layers(context, test, tops):
+    """What a copy has written is in its image: new, changed and removed files and directories. Copies of
+    that have it, and copies of those; the machine has not. `tops`: in directories, not in memory."""
+    victim, image = saved(context, test, "fd-basic")
+    given = victim.dir / "given"
+    for name in GIVEN:
+        (given / name).parent.mkdir(parents=True, exist_ok=True)
+        (given / name).write_text(f"the machine's {name}", encoding="ascii")
+
+    def upper(name):
+        if not tops:
+            return ()
+        (test.dir / name).mkdir()
+        return ("--upper", test.dir / name)
+
+    def taken(copy):
+        # on a disk, numbers are the disk's; and an overlay does not know files of the machine's again if
+        # the filesystem has no UUID
+        return listing.below(given if copy is None else copy.path("given"), () if tops else MADE)
+
+    before = taken(None)
+    copy = branched(context, test, victim, image, 1, *upper("top"))[0]
+    copy.check("branched", 2)
+    command(test, "nsenter", "-a", "-t", copy.root, "--", sys.executable, "-c", CHANGES, given)
+    seen = taken(copy)
+    expect(seen["changed"][-1] != before["changed"][-1] and "gone" not in seen, "nothing has changed")
+    for checks, name in enumerate(("second", "third"), 3):
+        saved_copy(context, test, copy, victim.dir / "image", code=codes.REFUSED)
+        image = test.dir / name
+        saved_copy(context, test, copy, image)
+        told = context.ckpt().run(test, "restore", "-D", image, code=codes.REFUSED).err
+        expect("ckpt branch --copies 1" in told, f"restored without its layer: {told}")
+        other, copy = branched(context, test, victim, image, 2, *upper(f"top-{name}"), layer=False)
+        for one in (other, copy):
+            found = listing.differences(seen, taken(one))
+            expect(not found, f"{name}, copy {one.number}: {found[:3]}")
+            one.check(name, checks)
+        with open(other.path("given/other"), "w", encoding="ascii") as file:
+            file.write("of one copy")
+        expect(not os.path.exists(copy.path("given/other")), "a copy sees what another has written")
+    found = listing.differences(before, taken(None))
+    expect(not found, f"the machine's files: {found[:3]}")
+
+
+def without_layers(context, test):
+    """Left where it is, what a copy has written is not in the image."""
+    victim, image = saved(context, test, "mem-basic")
+    copy = branched(context, test, victim, image, 1)[0]
+    with open(copy.path("written"), "w", encoding="ascii") as file:
+        file.write("by the copy")
+    saved_copy(context, test, copy, test.dir / "second", "-o", "mnt.layers=no", "--leave-running")
+    again = branched(context, test, victim, test.dir / "second", 1)[0]
+    expect(not os.path.exists(again.path("written")), "it is there")
+    expect(proc.read(copy.path("written")), "it is gone from the copy")
 
 
 def refused(context, test):
@@ -520,6 +615,9 @@ def tests(context):
     yield "branch/memory", lambda test: memory(context, test)
     yield "branch/files", lambda test: files(context, test)
     yield "branch/upper", lambda test: upper(context, test)
+    yield "branch/layers", lambda test: layers(context, test, False)
+    yield "branch/layers-upper", lambda test: layers(context, test, True)
+    yield "branch/without-layers", lambda test: without_layers(context, test)
     yield "branch/again", lambda test: again(context, test)
     yield "branch/lineage", lambda test: lineage(context, test)
     yield "branch/refused", lambda test: refused(context, test)
