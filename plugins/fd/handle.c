@@ -93,7 +93,7 @@ int fd_handle_get(int fd, struct fd_handle *h)
 	return name_to_handle_at(fd, "", &h->h, &mount, AT_EMPTY_PATH) ? -errno : 0;
 }
 
-static bool is_same(const struct fd_handle *a, const struct fd_handle *b)
+bool fd_handle_is_same(const struct fd_handle *a, const struct fd_handle *b)
 {
 	return a->h.handle_type == b->h.handle_type && a->h.handle_bytes == b->h.handle_bytes &&
 	       !memcmp(a->bytes, b->bytes, a->h.handle_bytes);
@@ -113,7 +113,7 @@ int fd_handle_in(int mount, struct fd_handle *h)
 		return -errno;
 	/* of a mount that is one file */
 	if (!S_ISDIR(st.st_mode)) {
-		if (fd_handle_get(mount, &top) || !is_same(&top, h))
+		if (fd_handle_get(mount, &top) || !fd_handle_is_same(&top, h))
 			return -ESTALE;
 		fd = fcntl(mount, F_DUPFD_CLOEXEC, 0);
 		return fd < 0 ? -errno : ckpt_steal_fd(&fd);

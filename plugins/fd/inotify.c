@@ -103,7 +103,9 @@ static bool resolve(struct ckpt_run *run, struct watch *w, struct place *place)
 	/* the kernel's own form of a device number, with 20 bits for the minor */
 	const dev_t dev = makedev(w->sdev >> 20, w->sdev & 0xfffff);
 
-	return fd_each_mount(dev, try_mount, &r) || fd_each_mount_of_tree(run, dev, try_mount, &r);
+	return fd_each_mount(dev, try_mount, &r) ||
+	       fd_each_mount_of_tree(run, dev, try_mount, &r) ||
+	       fd_overlay_find(run, dev, &w->handle, &place->mnt, place->path, &place->st);
 }
 
 /* ---- dump ------------------------------------------------------------------------------ */

@@ -302,10 +302,17 @@ bool fd_each_mount(dev_t dev, bool (*fn)(int mount, void *arg), void *arg);
 bool fd_each_mount_of_tree(struct ckpt_run *run, dev_t dev, bool (*fn)(int mount, void *arg),
 			   void *arg);
 int fd_handle_get(int fd, struct fd_handle *h);
+bool fd_handle_is_same(const struct fd_handle *a, const struct fd_handle *b);
 /* As open_by_handle_at(2) with O_PATH, in the mount of an O_PATH descriptor. */
 int fd_handle_in(int mount, struct fd_handle *h);
 /* As O_PATH; -ESTALE: it is not there. */
 int fd_handle_open(struct fd_handle *h, dev_t dev, ino_t ino);
+/*
+ * dump: a file of the overlay `dev`, by the handle that fdinfo tells: its path (PATH_MAX), the
+ * mount namespace in which that holds, and what it is (overlay.c).
+ */
+bool fd_overlay_find(struct ckpt_run *run, dev_t dev, const struct fd_handle *h, uint32_t *mnt,
+		     char *path, struct stat *st);
 
 /* ---- paths ------------------------------------------------------------------------ */
 

@@ -3,7 +3,8 @@
  * Containers whose root is an overlay on directories of the machine's, which they do not see any
  * more: one in a mount namespace only, and one that a user without privileges has made in a user
  * namespace, as rootless runtimes do. A tmpfs in it, a part of it bound elsewhere, an open file, a
- * file that was deleted.
+ * file that was deleted. In the first, watches of a file below, of one that was changed, and of a
+ * directory.
  */
 #include "victim.h"
 
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -25,10 +27,42 @@
 
 enum { MACHINE, USER, CONTAINERS, FIRST = 100000 };
 
-static int start[2], question[CONTAINERS][2], reply[CONTAINERS][2], file;
+static int start[2], question[CONTAINERS][2], reply[CONTAINERS][2], file, watches;
 static unsigned long rounds;
 
 /* ---- in the container -------------------------------------------------------------------- */
+
+static const struct {
+	const char *path;
+	uint32_t mask;
+} watched[] = { { "/lower", IN_OPEN }, { "/changed", IN_OPEN }, { "/dir", IN_CREATE } };
+
+/* One event of each, in that order. */
+static void check_watches(void)
+{
+	union {
+		struct inotify_event ev;
+		char room[4096];
+	} u;
+	const char *at = u.room;
+	ssize_t n = read(watches, &u, sizeof(u));
+
+	for (int i = 0; i < (int)(sizeof(watched) / sizeof(*watched)); i++) {
+		const struct inotify_event *ev = (const void *)at;
+
+		CHECK(at < u.room + n && ev->wd == i + 1 && ev->mask == watched[i].mask,
+		      "no event of %s", watched[i].path);
+		at += sizeof(*ev) + ev->len;
+	}
+	CHECK(at == u.room + n, "events that nobody has made");
+}
+
+static void watch(void)
+{
+	watches = MUST(inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
+	for (size_t i = 0; i < sizeof(watched) / sizeof(*watched); i++)
+		MUST(inotify_add_watch(watches, watched[i].path, watched[i].mask));
+}
 
 static void check_container(void)
 {
@@ -51,6 +85,8 @@ static void check_container(void)
 	CHECK(!stat("/bound", &bound) && !stat("/dir", &part) && bound.st_ino == part.st_ino,
 	      "the part that is bound");
 	CHECK(victim_holds("/tmp/file", "in memory"), "the file in the tmpfs");
+	if (watches)
+		check_watches();
 }
 
 static void enter_root(int which)
@@ -92,6 +128,8 @@ static _Noreturn void container(int which)
 	victim_write("/changed", "changed above");
 	file = MUST(open("/dir/open", O_RDWR | O_CREAT | O_CLOEXEC, 0600));
 	MUST(pwrite(file, "0000000\n", 8, 0));
+	if (which == MACHINE)
+		watch();
 	MUST(write(reply[which][1], "", 1));
 	victim_answer(question[which][0], reply[which][1], check_container);
 }

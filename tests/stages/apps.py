@@ -16,6 +16,7 @@ from lib.apart import apart
 from lib.context import command
 from lib.report import expect
 from lib.victim import Victim
+from stages.branch import first as first_process
 from stages.scenario import directives, settings
 
 # between two looks these change nothing of what ckpt verify compares; for programs at work see below
@@ -83,7 +84,7 @@ def desktop(context, test, start, rounds, copies):
         victim.check(f"restored {number}")
         shutil.rmtree(image, ignore_errors=True)
     image = ended(context, test, victim, "image")
-    branched(context, test, victim, image, copies)
+    all_at_once(test, copies_of(context, test, victim, image, copies, *home_of(victim)))
     return measured(test)
 
 
@@ -118,19 +119,22 @@ def ended(context, test, victim, name):
     return image
 
 
-def copies_of(context, test, victim, image, number):
-    """Each with a home directory of its own."""
+def copies_of(context, test, victim, image, number, *args):
+    """As many, by that."""
     prefix = test.dir / "pid"
-    context.ckpt().run(test, "branch", "-D", image, "--copies", number, "--layer", victim.dir / "home",
-                       "--pidfiles", prefix)
+    context.ckpt().run(test, "branch", "-D", image, "--copies", number, "--pidfiles", prefix, *args)
     return [victim.copied(int(proc.read(f"{prefix}.{i}")), i) for i in range(1, number + 1)]
 
 
-def branched(context, test, victim, image, number):
-    """Its copies, and all that works checked in all at once; what one is told, no other knows."""
-    copies = copies_of(context, test, victim, image, number)
+def home_of(victim):
+    """Of which each copy is to have its own."""
+    return "--layer", victim.dir / "home"
+
+
+def all_at_once(test, copies):
+    """All that works is checked in all copies at once; what one is told, no other knows."""
     weigh(test, [one.pid for one in copies])
-    with futures.ThreadPoolExecutor(number) as pool:
+    with futures.ThreadPoolExecutor(len(copies)) as pool:
         list(pool.map(lambda one: one.check(f"copy {one.number}"), copies))
     for one in copies:
         one.tell()
@@ -138,27 +142,52 @@ def branched(context, test, victim, image, number):
     expect(told == [str(one.number) for one in copies], f"the copies were told {told}")
 
 
-def generations(context, test, start, number):
-    """A copy that is saved by a ckpt in its namespaces and brought back beside its layer, again and again."""
+def one_copy(context, test, start):
+    """Of a desktop that is no more."""
     victim = start(test, context.source)
     victim.check("built")
-    image = ended(context, test, victim, "image")
-    victim = copies_of(context, test, victim, image, 1)[0]
+    victim = copies_of(context, test, victim, ended(context, test, victim, "image"), 1, *home_of(victim))[0]
+    test.cleanup(proc.kill_tree, first_process(victim.pid))
     victim.check("copy")
-    first = int(proc.stat_fields(victim.pid)[1][1])
-    test.cleanup(proc.kill_tree, first)
-    inside = ("/usr/bin/nsenter", "-a", "-t", first, "--", context.ckpt().binary)
+    return victim
+
+
+def saved_inside(context, test, victim, image, *then):
+    """By a ckpt in the copy's namespaces; `then`: what another one does there before they end, which they do
+    when nobody is left."""
+    # as the copy's first process knows it
+    pid = re.search(r"^NSpid:.*\t(\d+)\t\d+$", proc.read(f"/proc/{victim.pid}/status"),
+                    re.MULTILINE).group(1)
+    pids = proc.tree(victim.pid)
+    command(test, "/usr/bin/nsenter", "-a", "-t", first_process(victim.pid), "--", "/bin/sh", "-ec",
+            'ckpt=$1; "$ckpt" dump -t "$2" -D "$3" $4; shift 4; [ $# = 0 ] || "$ckpt" "$@"', "sh",
+            context.ckpt().binary, pid, image, " ".join(victim.dump_options), *then)
+    proc.wait_gone(pids, 60)
+
+
+def generations(context, test, start, number):
+    """A copy that is saved in its namespaces and brought back beside its layer, again and again."""
+    victim = one_copy(context, test, start)
+    first = first_process(victim.pid)
     for generation in range(number):
-        image, pids = test.dir / f"generation{generation}", proc.tree(victim.pid)
-        # as the copy's first process knows it
-        pid = re.search(r"^NSpid:.*\t(\d+)\t\d+$", proc.read(f"/proc/{victim.pid}/status"),
-                        re.MULTILINE).group(1)
-        command(test, *inside, "dump", "-t", pid, "-D", image, *victim.dump_options)
-        proc.wait_gone(pids, 60)
-        command(test, *inside, "restore", "-D", image, "-d")
+        image = test.dir / f"generation{generation}"
+        saved_inside(context, test, victim, image, "restore", "-D", image, "-d")
         victim.pid = proc.tree(first)[1]
         victim.check(f"generation {generation}")
         weigh(test, [victim.pid])
+    return measured(test)
+
+
+def descendants(context, test, start, number):
+    """Copies of a copy that is no more, with what that has written into its home directory."""
+    victim = one_copy(context, test, start)
+    victim.inside("/bin/sh", "-c", "echo by the copy > /home/written")
+    expect(not (victim.dir / "home" / "written").exists(), "a copy has written outside")
+    saved_inside(context, test, victim, test.dir / "of-copy")
+    copies = copies_of(context, test, victim, test.dir / "of-copy", number)
+    all_at_once(test, copies)
+    found = [one.home("written") for one in copies]
+    expect(found == ["by the copy\n"] * number, f"the copies have {found}")
     return measured(test)
 
 
@@ -188,6 +217,10 @@ def tests(context):
             yield (f"apps/{name}/3-generations",
                    lambda test, name=name: apart(
                        test, lambda test: generations(context, test, DESKTOPS[name], 3)))
+        for name in (*ALWAYS, "code"):
+            yield (f"apps/{name}/4-copies-of-a-copy",
+                   lambda test, name=name: apart(
+                       test, lambda test: descendants(context, test, DESKTOPS[name], 4)))
     for name in SERVICES:
         yield (f"apps/{name}-in-a-container/{rounds}-rounds",
                lambda test, name=name: service(context, test, name, rounds))
