@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A desktop in a container (desktop/): X server, window manager, bus, and terminals or a browser with its
 sandbox on. All processes are one tree; nothing of it leaves it."""
+import contextlib
 import copy
 import os
 import re
@@ -320,15 +321,28 @@ class Busy:
         super().settle()
         self.inside("rm", "/home/quiet")
 
+    @contextlib.contextmanager
+    def at_rest(self, mark):
+        """Nothing is done for a while; how much was done before. `mark` is one that was not used before."""
+        self.inside("sh", "-c", f"echo {mark} >/home/quiet")
+        yield int(self.until(f"{mark}: it does not come to rest",
+                             lambda: re.match(rf"{mark}: (\d+)", self.home("rests"))).group(1))
+        self.inside("rm", "/home/quiet")
+
     def check(self, when):
         """At rest everything is as it is without, and more was done than at the last rest."""
-        mark = f"check {self.checks}"
-        self.inside("sh", "-c", f"echo {mark} >/home/quiet")
-        before = self.until(f"{when}: it does not come to rest",
-                            lambda: re.match(rf"{mark}: (\d+)", self.home("rests"))).group(1)
-        super().check(when)
-        self.inside("rm", "/home/quiet")
-        self.until(f"{when}: nothing is done", lambda: int(self.home("count") or 0) > int(before))
+        with self.at_rest(f"check {self.checks}") as before:
+            super().check(when)
+        self.until(f"{when}: nothing is done", lambda: int(self.home("count") or 0) > before)
+
+    def tell(self):
+        """Nobody else is at the keyboard."""
+        with self.at_rest("tell"):
+            super().tell()
+
+    def told(self):
+        with self.at_rest("told"):
+            return super().told()
 
 
 class Code(Chromium):
