@@ -5,6 +5,7 @@
  */
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,17 +48,33 @@ static struct ckpt_ns *find(const struct search *s, enum ckpt_ns_type type, uint
 	return found ? *found : NULL;
 }
 
+/* What `ckpt branch` leaves in a copy's namespaces, with nothing else for a command line. */
+static bool is_first_of_copy(pid_t pid)
+{
+	char path[40], text[16] = "";
+	CKPT_AUTO_FD int fd = -1;
+
+	snprintf(path, sizeof(path), "/proc/%d/cmdline", (int)pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	return fd >= 0 && read(fd, text, sizeof(text) - 1) > 0 && !strcmp(text, "ckpt-init");
+}
+
 static void refuse(struct ckpt_run *run, const struct ckpt_ns *ns, pid_t pid)
 {
-	char reason[96];
+	char reason[96], copy[128];
 	const struct ckpt_blocker b = {
 		.feature = "shared-outside",
 		.task = ns->member,
 		.object = ns->name,
 		.reason = reason,
-		.hint = "dump the tree that the namespace begins with, or end that process",
+		.hint = is_first_of_copy(pid) ? copy
+					      : "dump the tree that the namespace begins with, or "
+						"end that process",
 	};
 
+	snprintf(copy, sizeof(copy),
+		 "save a copy from within: nsenter -a -t %d ckpt dump -t N, with its number there",
+		 (int)pid);
 	snprintf(reason, sizeof(reason), "process %d, which is outside the tree, is in it too",
 		 (int)pid);
 	ckpt_refuse(run, &b);

@@ -262,6 +262,8 @@ def layers(context, test, tops):
     for checks, name in enumerate(("second", "third"), 3):
         saved_copy(context, test, copy, victim.dir / "image", code=codes.REFUSED)
         image = test.dir / name
+        told = context.ckpt().run(test, "dump", "-t", copy.root, "-D", image, code=codes.REFUSED).err
+        expect(f"nsenter -a -t {copy.first} ckpt dump" in told, f"dump of a copy from outside: {told}")
         saved_copy(context, test, copy, image)
         told = context.ckpt().run(test, "restore", "-D", image, code=codes.REFUSED).err
         expect("ckpt branch --copies 1" in told, f"restored without its layer: {told}")
