@@ -167,15 +167,14 @@ void fd_table_put(struct fd_table *t);
 
 /*
  * A system call that the kernel has no passing reason to refuse is asked for again: a thread
- * must not be left half-way because one of our own calls failed once.
+ * must not be left half-way because one of our own calls failed once. One that is dead stays so.
  */
-#define INSIST(call)                                                                         \
-	({                                                                                   \
-		long insist_;                                                                \
-		for (int tries_ = 0; (insist_ = (call)) < 0 && errno != ESRCH && tries_ < 2; \
-		     tries_++)                                                               \
-			;                                                                    \
-		insist_;                                                                     \
+#define INSIST(call)                                                                 \
+	({                                                                           \
+		long insist_;                                                        \
+		for (int tries_ = 0; (insist_ = (call)) < 0 && tries_ < 2; tries_++) \
+			;                                                            \
+		insist_;                                                             \
 	})
 
 /* trace.c */

@@ -27,6 +27,9 @@ def tests(context):
     for name, kind in (("dump", faulting.Dump), ("restore", faulting.Restore)):
         yield (f"fault/{name}/fd-basic/agents",
                lambda test, kind=kind: faulting.sample(kind, context, test, "fd-basic", few, faulting.AGENTS))
+    # a thread that is said to be dead, and is not, is half-way through a system call of ckpt's
+    yield "fault/dead/mem-basic", lambda test: faulting.named(faulting.Dump, context, test, "mem-basic",
+                                                              "ptrace", errno.ESRCH, wanted)
     # ckpt waits for a child that it could not kill
     yield "fault/keeper", lambda test: faulting.named(faulting.Dump, context, test, "mem-basic", "kill",
                                                       errno.EPERM)

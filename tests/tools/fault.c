@@ -188,13 +188,13 @@ static pid_t start(char **argv, const struct plan *plan)
  * A call that ends the program, or that is no call, cannot fail. brk(2) fails by returning an
  * address, and futex(2) as the C library's own locks use it does not fail at all: the library ends
  * the program at an error that the kernel does not give, as it does for rseq(2). set_tid_address(2)
- * and gettid(2) cannot fail either.
+ * and gettid(2) cannot fail either, nor timer_delete(2) of a timer that is there.
  */
 static bool can_fail(long nr)
 {
 	return nr != SYS_futex && nr != SYS_brk && nr != SYS_set_tid_address && nr != SYS_rseq &&
-	       nr != SYS_gettid && nr != SYS_exit && nr != SYS_exit_group &&
-	       nr != SYS_rt_sigreturn && nr != SYS_execve;
+	       nr != SYS_gettid && nr != SYS_timer_delete && nr != SYS_exit &&
+	       nr != SYS_exit_group && nr != SYS_rt_sigreturn && nr != SYS_execve;
 }
 
 static void write_report(const char *path, const struct seen *seen)
