@@ -42,6 +42,16 @@ const char *ckpt_copies_layer(const struct ckpt_run *run, size_t i)
 	return p && i < p->n_layers ? p->layers[i] : NULL;
 }
 
+bool ckpt_layer_brings(const struct ckpt_run *run, const char *path)
+{
+	const struct copy_place *p = run->ctx->copy;
+
+	for (size_t i = 0; p && i < p->n_layers; i++)
+		if (p->saved[i] && below(path, p->layers[i]))
+			return true;
+	return false;
+}
+
 const struct ckpt_copies_memory *ckpt_copies_memory(const struct ckpt_run *run)
 {
 	const struct copy_place *p = run->ctx->copy;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -89,36 +90,58 @@ static bool is_image_on(const struct ckpt_run *run, const struct ckpt_mount *m)
 	       sx.stx_mnt_id == m->id;
 }
 
-static int read_number(int top, uint8_t *number, struct ckpt_error *err)
+/* Is the process that we see as the first one that of a copy? */
+static bool is_in_copy(void)
+{
+	CKPT_AUTO_FD int fd = open("/proc/1/cmdline", O_RDONLY | O_CLOEXEC);
+	char text[sizeof(COPY_FIRST_NAME) + 1] = "";
+
+	return fd >= 0 && read(fd, text, sizeof(text) - 1) > 0 && !strcmp(text, COPY_FIRST_NAME);
+}
+
+/* 0: another layer's directory. */
+static int read_number(int top, const struct copy_layer *l, char path[PATH_MAX],
+		       struct ckpt_error *err)
 {
 	CKPT_AUTO_FD int fd = openat(top, COPY_LAYER_NUMBER, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, number, CKPT_LAYER_NUMBER_SIZE);
+	uint8_t number[sizeof(l->number)];
+	ssize_t n = fd < 0 ? -1 : read(fd, number, sizeof(number)), len = -1;
 
-	return n == CKPT_LAYER_NUMBER_SIZE
-		       ? 0
-		       : ckpt_fail_sys(err, n < 0 ? errno : EIO, "its file " COPY_LAYER_NUMBER);
+	if (n == (ssize_t)sizeof(number))
+		len = read(fd, path, PATH_MAX - 1);
+	if (len < 0)
+		return fd >= 0 || errno != ENOENT ? ckpt_fail_sys(err, errno ? errno : EIO,
+								  "its file " COPY_LAYER_NUMBER)
+						  : 0;
+	path[len] = '\0';
+	return !memcmp(number, l->number, sizeof(number));
 }
 
 int ckpt_layer_upper(const struct ckpt_run *run, const struct ckpt_mount *m,
 		     uint8_t number[CKPT_LAYER_NUMBER_SIZE], struct ckpt_error *err)
 {
-	const unsigned place = strcmp(m->type, "overlay") ? 0 : copy_layer_number(m->source);
+	char name[64], path[PATH_MAX];
 	CKPT_AUTO_FD int top = -1;
-	char path[64];
-	int fd;
+	struct copy_layer l;
+	int fd, r;
 
-	if (!place)
+	if (strcmp(m->type, "overlay") != 0 || !copy_layer_parse(m->source, &l) || !is_in_copy())
 		return -ENOENT;
+	/* the tmpfs of a layer is hidden by the overlay: by the first process alone it is reached
+	 */
+	snprintf(name, sizeof(name), "/proc/1/fd/%d", COPY_TOP_FD(l.place));
+	top = open(name, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	r = top < 0 && errno != ENOENT ? ckpt_fail_sys(err, errno, "%s", name) : top >= 0;
+	if (r > 0)
+		r = read_number(top, &l, path, err);
+	/* of a copy around this one: to us it is the machine's */
+	if (r <= 0)
+		return r < 0 ? r : -ENOENT;
+	if (strcmp(m->root, "/") != 0 || strcmp(m->point, path) != 0)
+		return ckpt_fail(err, ENOTUNIQ, "it is the layer of %s, mounted here", path);
 	if (is_image_on(run, m))
 		return ckpt_fail(err, EXDEV, "the image is in the layer that it is to hold");
-	/* the tmpfs of a layer is hidden by the overlay: by its first process alone it is reached
-	 */
-	snprintf(path, sizeof(path), "/proc/1/fd/%d", COPY_TOP_FD(place));
-	top = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-	if (top < 0)
-		return ckpt_fail_sys(err, errno == ENOENT ? EIO : errno, "%s", path);
-	if (read_number(top, number, err) < 0)
-		return -err->err;
+	memcpy(number, l.number, sizeof(l.number));
 	fd = openat(top, "upper", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	return fd < 0 ? ckpt_fail_sys(err, errno == ENOENT ? EIO : errno, "its upper directory")
 		      : fd;

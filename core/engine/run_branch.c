@@ -337,6 +337,7 @@ static int look_at_settings(struct branch *b, struct copy_place *p, struct ckpt_
 				  .shared = b->shared_paths.list,
 				  .n_shared = b->shared_paths.n,
 				  .fill = fill_layer,
+				  .saved = b->saved,
 				  .fill_arg = b,
 				  .upper = b->upper[0] ? b->upper : NULL,
 				  .index_file = file ? file->value : NULL,

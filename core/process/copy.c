@@ -176,7 +176,7 @@ static void wipe(uint64_t start, uint64_t end)
  */
 static int forget_words(struct ckpt_error *err)
 {
-	static const char name[] = "ckpt-init";
+	static const char name[] = COPY_FIRST_NAME;
 	uint64_t field[STAT_FIELDS + 1], args;
 	struct prctl_mm_map map;
 
@@ -216,7 +216,7 @@ static __attribute__((noreturn)) void reap_on(const struct copy_job *job, int *k
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, NULL);
 	keep[KEEP_SIGNALS] = signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK);
-	prctl(PR_SET_NAME, "ckpt-init");
+	prctl(PR_SET_NAME, COPY_FIRST_NAME);
 	if (keep[KEEP_SIGNALS] < 0 || let_go_of_fds(keep, KEEP_TOPS + job->place.n_layers) < 0)
 		_exit(1);
 	p[0].fd = keep[KEEP_PARENT];

@@ -26,6 +26,7 @@ struct copy_place {
 	size_t n_layers, n_shared;
 	/* of the image: what an earlier copy had in that layer; 0: nothing */
 	int (*fill)(void *arg, size_t layer, int upper, struct ckpt_error *err);
+	const size_t *saved; /* by layer: is it the image's? */
 	void *fill_arg;
 	const char *upper;	 /* a directory for what is written below layers; NULL: memory */
 	const char *index_file;	 /* NULL: none */
@@ -47,13 +48,20 @@ long copy_pid_max(void);
  */
 int copy_furnish(const struct copy_place *p, int *tops, struct ckpt_error *err);
 
-/* What the overlay of a layer is called, the first is 1; and its number by that, 0: it is none. */
-#define COPY_LAYER "ckpt-layer-"
-unsigned copy_layer_number(const char *source);
-/* A file beside its upper directory, with what tells it from all others. */
+/* What the overlay of a layer is called: "ckpt-layer-1-" for the first, and its number in hex. */
+struct copy_layer {
+	unsigned place; /* from 1 on */
+	uint8_t number[CKPT_LAYER_NUMBER_SIZE];
+};
+#define COPY_LAYER_SOURCE_SIZE 64
+void copy_layer_source(const struct copy_layer *l, char buf[COPY_LAYER_SOURCE_SIZE]);
+bool copy_layer_parse(const char *source, struct copy_layer *out);
+/* A file beside its upper directory: the number, and the path of the layer. */
 #define COPY_LAYER_NUMBER "number"
-/* The descriptor that the first process of a copy has of it, from 1 on. */
-#define COPY_TOP_FD(number) (4 + (int)(number))
+/* The descriptor that the first process of a copy has of that directory. */
+#define COPY_TOP_FD(place) (4 + (int)(place))
+/* All that it has for a command line. */
+#define COPY_FIRST_NAME "ckpt-init"
 
 /* This process has handed the memory down, or it is not to be. */
 void copy_drop_memory(const struct ckpt_copies_memory *m);

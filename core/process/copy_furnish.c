@@ -26,6 +26,8 @@
 #include "process/copy.h"
 #include "process/mounts.h"
 
+#define COPY_LAYER "ckpt-layer-"
+
 static char *read_mounts(void)
 {
 	CKPT_AUTO_FILE FILE *f = fopen("/proc/self/mountinfo", "re");
@@ -199,16 +201,30 @@ static int make_upper(const char *dir, const struct stat *like, struct ckpt_erro
 	return 0;
 }
 
-unsigned copy_layer_number(const char *source)
+void copy_layer_source(const struct copy_layer *l, char buf[COPY_LAYER_SOURCE_SIZE])
 {
-	const size_t len = strlen(COPY_LAYER);
-	unsigned long n;
-	char *end;
+	int at = snprintf(buf, COPY_LAYER_SOURCE_SIZE, COPY_LAYER "%u-", l->place);
 
-	if (strncmp(source, COPY_LAYER, len) != 0 || source[len] < '1' || source[len] > '9')
-		return 0;
-	n = strtoul(source + len, &end, 10);
-	return *end || n > INT_MAX ? 0 : (unsigned)n;
+	for (size_t i = 0; i < sizeof(l->number); i++)
+		at += snprintf(buf + at, COPY_LAYER_SOURCE_SIZE - (size_t)at, "%02x", l->number[i]);
+}
+
+bool copy_layer_parse(const char *source, struct copy_layer *out)
+{
+	char again[COPY_LAYER_SOURCE_SIZE];
+	int at = 0;
+
+	if (sscanf(source, COPY_LAYER "%u-%n", &out->place, &at) != 1 || !at)
+		return false;
+	for (size_t i = 0; i < sizeof(out->number); i++) {
+		unsigned byte;
+
+		if (sscanf(source + at + 2 * i, "%2x", &byte) != 1)
+			return false;
+		out->number[i] = (uint8_t)byte;
+	}
+	copy_layer_source(out, again);
+	return !strcmp(source, again);
 }
 
 /*
@@ -233,14 +249,15 @@ static int open_top(const struct copy_place *p, size_t i, struct ckpt_error *err
 	return fd < 0 ? ckpt_fail_sys(err, errno, "%s", dir) : fd;
 }
 
-static int write_number(int top, struct ckpt_error *err)
+static int write_number(int top, const struct copy_layer *l, const char *path,
+			struct ckpt_error *err)
 {
 	const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-	uint8_t number[CKPT_LAYER_NUMBER_SIZE];
 	CKPT_AUTO_FD int fd = openat(top, COPY_LAYER_NUMBER, flags, 0400);
+	const ssize_t len = (ssize_t)strlen(path);
 
-	if (fd < 0 || getrandom(number, sizeof(number), 0) != (ssize_t)sizeof(number) ||
-	    write(fd, number, sizeof(number)) != (ssize_t)sizeof(number))
+	if (fd < 0 || write(fd, l->number, sizeof(l->number)) != (ssize_t)sizeof(l->number) ||
+	    write(fd, path, (size_t)len) != len)
 		return ckpt_fail_sys(err, errno, "the file " COPY_LAYER_NUMBER);
 	return 0;
 }
@@ -261,7 +278,8 @@ static int add_layer(const struct copy_place *p, size_t i, int *top, struct ckpt
 {
 	const char *path = p->layers[i];
 	CKPT_AUTO_FD int lower = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-	char upper[64], work[64], options[256], name[32];
+	struct copy_layer layer = { .place = (unsigned)i + 1 };
+	char upper[64], work[64], options[256], name[COPY_LAYER_SOURCE_SIZE];
 	struct statvfs fs;
 	struct stat st;
 	int r;
@@ -273,14 +291,16 @@ static int add_layer(const struct copy_place *p, size_t i, int *top, struct ckpt
 		return *top;
 	snprintf(upper, sizeof(upper), "/proc/self/fd/%d/upper", *top);
 	snprintf(work, sizeof(work), "/proc/self/fd/%d/work", *top);
-	snprintf(name, sizeof(name), COPY_LAYER "%zu", i + 1);
+	if (getrandom(layer.number, sizeof(layer.number), 0) != (ssize_t)sizeof(layer.number))
+		return ckpt_fail_sys(err, errno, "getrandom(2)");
+	copy_layer_source(&layer, name);
 	r = make_upper(upper, &st, err);
 	if (!r)
 		r = fill_upper(p, i, upper, err);
 	if (!r && mkdir(work, 0700))
 		r = ckpt_fail_sys(err, errno, "%s", work);
 	if (!r)
-		r = write_number(*top, err);
+		r = write_number(*top, &layer, path, err);
 	if (r)
 		return r;
 	snprintf(options, sizeof(options), "lowerdir=/proc/self/fd/%d,upperdir=%s,workdir=%s",

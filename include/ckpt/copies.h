@@ -11,6 +11,7 @@
 #ifndef CKPT_COPIES_H
 #define CKPT_COPIES_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include <ckpt/error.h>
@@ -73,11 +74,15 @@ struct ckpt_layers_kind {
 /*
  * A run in the namespaces of a copy: an O_PATH descriptor of the upper directory of the layer
  * that `m`, a mount of ckpt's own namespace, is; the caller closes it. `number` is one that no
- * other layer has. -ENOENT: it is none. -EXDEV: the image is made in that layer itself. Or
- * another negative errno.
+ * other layer has. -ENOENT: it is none, or of a copy around this one. -ENOTUNIQ: it is one that
+ * was mounted once more, or elsewhere. -EXDEV: the image is made in that layer itself. Or another
+ * negative errno.
  */
 CKPT_API int ckpt_layer_upper(const struct ckpt_run *run, const struct ckpt_mount *m,
 			      uint8_t number[CKPT_LAYER_NUMBER_SIZE], struct ckpt_error *err);
+
+/* restore of a copy: is the file below a layer that the image has? */
+CKPT_API bool ckpt_layer_brings(const struct ckpt_run *run, const char *path);
 
 #ifdef __cplusplus
 }

@@ -183,8 +183,13 @@ int fd_xattrs_save(int fd, Ckpt__Fd__Ghost *g, struct ckpt_error *err)
 
 	if (len < 0 && errno == EOPNOTSUPP)
 		return 0;
-	if (!names || len < 0 || (len && flistxattr(fd, names, (size_t)len) != len))
-		return ckpt_fail_sys(err, names ? errno : ENOMEM, "flistxattr(2)");
+	if (!names)
+		return ckpt_fail(err, ENOMEM, "out of memory");
+	/* an overlay counts its own, which it does not tell then */
+	if (len > 0)
+		len = flistxattr(fd, names, (size_t)len);
+	if (len < 0)
+		return ckpt_fail_sys(err, errno, "flistxattr(2)");
 	for (ssize_t i = 0; i < len; i++)
 		n += !names[i];
 	g->xattrs = calloc(n + 1, sizeof(*g->xattrs));

@@ -68,11 +68,15 @@ static bool is_there(const struct looking *l, const char *rest)
 	    snprintf(l->path, PATH_MAX, "%s%s", strcmp(l->m->point, "/") ? l->m->point : "",
 		     rest + skip) >= PATH_MAX)
 		return false;
-	fd = ckpt_open_in(l->run, l->mnt, *l->path ? l->path : "/", O_PATH | O_NOFOLLOW, 0,
-			  &ignored);
+	if (!*l->path)
+		strcpy(l->path, "/");
+	fd = ckpt_open_in(l->run, l->mnt, l->path, O_PATH | O_NOFOLLOW, 0, &ignored);
 	h.h.handle_bytes = MAX_HANDLE_SZ;
-	return fd >= 0 && !name_to_handle_at(fd, "", &h.h, &mount, AT_EMPTY_PATH | AT_HANDLE_FID) &&
-	       fd_handle_is_same(&h, l->want) && !fstat(fd, l->st);
+	if (fd < 0 || name_to_handle_at(fd, "", &h.h, &mount, AT_EMPTY_PATH | AT_HANDLE_FID) ||
+	    !fd_handle_is_same(&h, l->want) || fstat(fd, l->st))
+		return false;
+	/* without an index each name of such a file has an inode of its own, and all one handle */
+	return S_ISDIR(l->st->st_mode) || l->st->st_nlink < 2;
 }
 
 static bool path_of(int fd, char *path)

@@ -54,6 +54,9 @@ const char *mem_file_differs(struct ckpt_run *run, const struct mem_image *im,
 	if (st->st_mtim.tv_sec * 1000000000ll + st->st_mtim.tv_nsec != f->mtime_ns &&
 	    !is_written(im, f->id))
 		return "it was written since";
+	/* the copy's own, with what the image has of it */
+	if (ckpt_layer_brings(run, f->path))
+		return NULL;
 	return st->st_ino != f->ino ? "it was replaced (another inode)" : NULL;
 }
 

@@ -24,11 +24,7 @@ struct fill {
 	bool settle;
 	struct level *stack;
 	size_t n, cap;
-	/* first names of files that have several */
-	struct level *linked;
-	size_t n_linked, cap_linked;
-	bool *has_links; /* by index of the record, from `first` on */
-	size_t first, n_records;
+	size_t first, n_records; /* of the filesystem */
 	struct mnt_numbers numbers;
 };
 
@@ -36,13 +32,9 @@ static void fill_free(struct fill *f)
 {
 	while (f->n)
 		close(f->stack[--f->n].fd);
-	while (f->n_linked)
-		close(f->linked[--f->n_linked].fd);
 	if (f->pages >= 0)
 		close(f->pages);
 	free(f->stack);
-	free(f->linked);
-	free(f->has_links);
 	free(f->numbers.waits);
 }
 
@@ -83,14 +75,18 @@ static int set_xattrs(const char *path, const Ckpt__Mnt__Inode *rec, struct ckpt
 static int set_flags(int fd, unsigned flags, struct ckpt_error *err)
 {
 	CKPT_AUTO_FD int file = -1;
-	int value = (int)flags;
+	unsigned value = 0;
 	char path[40];
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	file = open(path, O_RDONLY | O_NONBLOCK | O_NOATIME | O_CLOEXEC);
-	return file < 0 || ioctl(file, FS_IOC_SETFLAGS, &value)
-		       ? ckpt_fail_sys(err, errno, "its flags %#x", flags)
-		       : 0;
+	/* those of how a disk keeps it are the disk's */
+	if (file < 0 || ioctl(file, FS_IOC_GETFLAGS, &value))
+		return ckpt_fail_sys(err, errno, "its flags");
+	value = (value & ~MNT_FLAGS) | flags;
+	if (ioctl(file, FS_IOC_SETFLAGS, &value))
+		return ckpt_fail_sys(err, errno, "its flags %#x", flags);
+	return 0;
 }
 
 /*
@@ -200,17 +196,49 @@ int mnt_inode_apply(int fd, const Ckpt__Mnt__Inode *rec, struct ckpt_error *err)
 	return r < 0 ? r : set_times(fd, rec, err);
 }
 
-static int link_again(struct fill *f, int dir, const char *name, const Ckpt__Mnt__Inode *rec,
+static const Ckpt__Mnt__Inode *above(const struct fill *f, const Ckpt__Mnt__Inode *rec)
+{
+	return ckpt_record_by_id(f->run, "mnt.inode", rec->parent);
+}
+
+/*
+ * O_PATH of what was made, from the root down: files with several names may be more than a process
+ * may have open.
+ */
+static int open_made(const struct fill *f, const Ckpt__Mnt__Inode *rec)
+{
+	CKPT_AUTO_FREE const Ckpt__Mnt__Inode **way = NULL;
+	CKPT_AUTO_FD int fd = fcntl(f->root, F_DUPFD_CLOEXEC, 0);
+	size_t n = 0;
+
+	for (const Ckpt__Mnt__Inode *at = rec; at->parent; at = above(f, at))
+		n++;
+	way = calloc(n + 1, sizeof(*way));
+	if (!way)
+		return -ENOMEM;
+	for (size_t i = n; i--; rec = above(f, rec))
+		way[i] = rec;
+	for (size_t i = 0; fd >= 0 && i < n; i++) {
+		char name[NAME_MAX + 1];
+		int next = openat(fd, mnt_bytes(&way[i]->name, name, sizeof(name)),
+				  O_PATH | O_NOFOLLOW | O_CLOEXEC);
+
+		close(fd);
+		fd = next;
+	}
+	return fd < 0 ? -errno : ckpt_steal_fd(&fd);
+}
+
+static int link_again(const struct fill *f, int dir, const char *name, const Ckpt__Mnt__Inode *rec,
 		      struct ckpt_error *err)
 {
-	for (size_t i = f->n_linked; i--;) {
-		if (f->linked[i].rec->id != rec->link)
-			continue;
-		return linkat(f->linked[i].fd, "", dir, name, AT_EMPTY_PATH)
-			       ? ckpt_fail_sys(err, errno, "linkat(2)")
-			       : 0;
-	}
-	return ckpt_fail_image(err, "inode %u is not there", rec->link);
+	const Ckpt__Mnt__Inode *first = ckpt_record_by_id(f->run, "mnt.inode", rec->link);
+	CKPT_AUTO_FD int fd = first ? open_made(f, first) : -ENOENT;
+
+	if (fd < 0)
+		return ckpt_fail_sys(err, -fd, "inode %u", rec->link);
+	return linkat(fd, "", dir, name, AT_EMPTY_PATH) ? ckpt_fail_sys(err, errno, "linkat(2)")
+							: 0;
 }
 
 /* A new file, but for what comes last of all. */
@@ -283,8 +311,6 @@ static int add(struct fill *f, size_t index, const Ckpt__Mnt__Inode *rec, struct
 	if (S_ISDIR(rec->mode))
 		return push(&f->stack, &f->n, &f->cap, rec, ckpt_steal_fd(&fd), err);
 	r = f->settle ? settle_one(fd, rec, err) : set_times(fd, rec, err);
-	if (r == 0 && !f->settle && f->has_links[index - f->first])
-		r = push(&f->linked, &f->n_linked, &f->cap_linked, rec, ckpt_steal_fd(&fd), err);
 	return r;
 }
 
@@ -305,27 +331,14 @@ static size_t first_of(struct ckpt_run *run, uint32_t fs)
 	return lo;
 }
 
-static int find_links(struct fill *f, uint32_t fs, struct ckpt_error *err)
+static void find_records(struct fill *f, uint32_t fs)
 {
 	const Ckpt__Mnt__Inode *rec;
-	size_t n = 0;
 
 	f->first = first_of(f->run, fs);
-	while ((rec = ckpt_record_at(f->run, "mnt.inode", f->first + n)) && rec->fs == fs)
-		n++;
-	f->n_records = n;
-	f->has_links = calloc(n + 1, sizeof(*f->has_links));
-	if (!f->has_links)
-		return ckpt_fail(err, ENOMEM, "out of memory");
-	for (size_t i = 0; i < n; i++) {
-		ssize_t at;
-
-		rec = ckpt_record_at(f->run, "mnt.inode", f->first + i);
-		at = rec->link ? ckpt_record_index(f->run, "mnt.inode", rec->link) : -1;
-		if (at >= (ssize_t)f->first && at < (ssize_t)(f->first + n))
-			f->has_links[(size_t)at - f->first] = true;
-	}
-	return 0;
+	while ((rec = ckpt_record_at(f->run, "mnt.inode", f->first + f->n_records)) &&
+	       rec->fs == fs)
+		f->n_records++;
 }
 
 static int each(struct fill *f, uint32_t fs, struct ckpt_error *err)
@@ -365,10 +378,10 @@ int mnt_content_fill(struct ckpt_run *run, uint32_t fs, int root, bool settle,
 	CKPT_AUTO_IDS struct ckpt_ids ids = { 0 };
 	struct stat top;
 	uint64_t size;
-	int r = find_links(&f, fs, err);
+	int r;
 
-	if (r == 0)
-		r = ckpt_pages_open(run, MNT_PAGES_NAME, &f.pages, &size, err);
+	find_records(&f, fs);
+	r = ckpt_pages_open(run, MNT_PAGES_NAME, &f.pages, &size, err);
 	if (r < 0 && r != -ENOENT)
 		return r;
 	if (r == -ENOENT && err)

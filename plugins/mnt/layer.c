@@ -37,6 +37,16 @@ static int next_layer(struct ckpt_run *run, size_t *at, struct layer *l, struct 
 	return r;
 }
 
+static const char *way_out(int r)
+{
+	if (r == -EXDEV)
+		return "choose a directory for the image that is not below a layer";
+	if (r == -ENOTUNIQ)
+		return "unmount it: what is mounted in a copy beside its layers ends with it";
+	return "run ckpt in all namespaces of the copy (nsenter -a), or leave its layers where "
+	       "they are: -o mnt.layers=no";
+}
+
 int mnt_layers_survey(struct ckpt_run *run, struct ckpt_error *err)
 {
 	struct ckpt_error why = { 0 };
@@ -47,24 +57,17 @@ int mnt_layers_survey(struct ckpt_run *run, struct ckpt_error *err)
 	if (!ckpt_opt_bool(run, "layers"))
 		return 0;
 	while ((r = next_layer(run, &at, &l, &why)) != 0) {
-		const struct ckpt_blocker b = {
-			.feature = "layers",
-			.object = l.m ? l.m->point : "the mounts of the copy",
-			.reason = why.text,
-			.hint = r == -EXDEV
-					? "choose a directory for the image that is not below a "
-					  "layer"
-					: "run ckpt in all namespaces of the copy (nsenter -a), or "
-					  "leave its layers where they are: -o mnt.layers=no",
-		};
+		const struct ckpt_blocker b = { .feature = "layers",
+						.object = l.m ? l.m->point : "",
+						.reason = why.text,
+						.hint = way_out(r) };
 
-		if (r > 0) {
+		if (r > 0)
 			close(l.upper);
-			continue;
-		}
-		if (!l.m)
+		else if (l.m)
+			ckpt_refuse(run, &b);
+		else
 			return ckpt_fail(err, -r, "%s", why.text);
-		ckpt_refuse(run, &b);
 	}
 	return 0;
 }
@@ -105,6 +108,8 @@ int mnt_layers_collect(struct ckpt_run *run, struct mnt_state *st, uint32_t n,
 		r = save_layer(run, st, &l, ++n, err);
 		close(l.upper);
 	}
+	if (r < 0)
+		ckpt_hint(err, "see to what is in it, or leave it where it is: -o mnt.layers=no");
 	return r < 0 ? ckpt_wrap(err, "a layer of the copy") : 0;
 }
 

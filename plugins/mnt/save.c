@@ -27,8 +27,8 @@ struct save {
 	struct ckpt_run *run;
 	struct mnt_state *st;
 	const struct mnt_tree *t;
-	struct name_of *linked; /* files with several names that were met */
-	size_t n_linked;
+	struct name_of *linked; /* files with several names that were met, by a hash; ino 0: free */
+	size_t n_linked, cap_linked;
 	char *buf;
 	struct ckpt_quiet *quiet; /* NULL: nobody watches */
 };
@@ -311,25 +311,46 @@ void mnt_inode_of(Ckpt__Mnt__Inode *rec, const struct stat *st)
 	}
 }
 
-/* Another name of a file that is saved? Else remember this one. */
-static int known(struct save *s, const struct stat *st, uint32_t id, uint32_t *first,
-		 struct ckpt_error *err)
+/* Where it is, or is to be. */
+static struct name_of *slot(struct name_of *table, size_t cap, ino_t ino)
 {
-	struct name_of *more;
+	size_t at = (size_t)(ino * 0x9e3779b97f4a7c15u >> 20) & (cap - 1);
 
-	*first = 0;
-	if (S_ISDIR(st->st_mode) || st->st_nlink < 2)
+	while (table[at].ino && table[at].ino != ino)
+		at = (at + 1) & (cap - 1);
+	return &table[at];
+}
+
+static bool has_names(const struct stat *st)
+{
+	return !S_ISDIR(st->st_mode) && st->st_nlink > 1;
+}
+
+/* The id under which it was saved by another name; 0: it was not. */
+static uint32_t known(const struct save *s, const struct stat *st)
+{
+	return s->cap_linked && has_names(st) ? slot(s->linked, s->cap_linked, st->st_ino)->id : 0;
+}
+
+static int remember(struct save *s, const struct stat *st, uint32_t id, struct ckpt_error *err)
+{
+	if (!has_names(st))
 		return 0;
-	for (size_t i = 0; i < s->n_linked && !*first; i++)
-		if (s->linked[i].ino == st->st_ino)
-			*first = s->linked[i].id;
-	if (*first)
-		return 0;
-	more = reallocarray(s->linked, s->n_linked + 1, sizeof(*more));
-	if (!more)
-		return ckpt_fail(err, ENOMEM, "out of memory");
-	s->linked = more;
-	more[s->n_linked++] = (struct name_of){ st->st_ino, id };
+	if (s->n_linked * 2 >= s->cap_linked) {
+		const size_t cap = s->cap_linked ? s->cap_linked * 2 : 64;
+		struct name_of *more = calloc(cap, sizeof(*more));
+
+		if (!more)
+			return ckpt_fail(err, ENOMEM, "out of memory");
+		for (size_t i = 0; i < s->cap_linked; i++)
+			if (s->linked[i].ino)
+				*slot(more, cap, s->linked[i].ino) = s->linked[i];
+		free(s->linked);
+		s->linked = more;
+		s->cap_linked = cap;
+	}
+	*slot(s->linked, s->cap_linked, st->st_ino) = (struct name_of){ st->st_ino, id };
+	s->n_linked++;
 	return 0;
 }
 
@@ -377,9 +398,7 @@ static int put(struct save *s, const struct object *o, const struct stat *st, ui
 	rec.parent = o->parent;
 	if (o->parent)
 		rec.name = (ProtobufCBinaryData){ strlen(o->name), (uint8_t *)(uintptr_t)o->name };
-	r = known(s, st, rec.id, &rec.link, err);
-	if (r < 0)
-		return r;
+	rec.link = known(s, st);
 	if (rec.link)
 		return ckpt_record_put(s->run, MNT_REC_INODE, &rec.base, err);
 	mnt_inode_of(&rec, st);
@@ -400,6 +419,8 @@ static int put(struct save *s, const struct object *o, const struct stat *st, ui
 	r = read_xattrs(path, &rec, &p, err);
 	if (r == 0 && (S_ISREG(st->st_mode) || S_ISDIR(st->st_mode)))
 		r = put_opened(s, o, st, &rec, &p, err);
+	if (r == 0)
+		r = remember(s, st, rec.id, err);
 	return r < 0 ? r : ckpt_record_put(s->run, MNT_REC_INODE, &rec.base, err);
 }
 
@@ -411,6 +432,14 @@ static void behind_mount(const struct dirent *d, struct stat *st)
 }
 
 static int walk(struct save *s, int dir, uint32_t id, uint64_t mnt, struct ckpt_error *err);
+
+/* Somebody who is not in the tree may be at work in a copy's layer: what he removes is gone. */
+static bool is_gone(const struct save *s, int dir, const char *name)
+{
+	struct stat st;
+
+	return s->t->apart && fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) && errno == ENOENT;
+}
 
 static int entry(struct save *s, int dir, const struct dirent *d, uint32_t parent, uint64_t mnt,
 		 struct ckpt_error *err)
@@ -508,8 +537,13 @@ static int walk(struct save *s, int dir, uint32_t id, uint64_t mnt, struct ckpt_
 
 	if (r < 0)
 		return ckpt_fail_sys(err, -r, "reading the directory");
-	for (size_t i = 0; i < l.n && r == 0; i++)
+	for (size_t i = 0; i < l.n && r == 0; i++) {
 		r = entry(s, dir, l.list[i], id, mnt, err);
+		if (r < 0 && is_gone(s, dir, l.list[i]->d_name)) {
+			*err = (struct ckpt_error){ 0 };
+			r = 0;
+		}
+	}
 	return r;
 }
 

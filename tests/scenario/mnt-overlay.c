@@ -3,8 +3,8 @@
  * Containers whose root is an overlay on directories of the machine's, which they do not see any
  * more: one in a mount namespace only, and one that a user without privileges has made in a user
  * namespace, as rootless runtimes do. A tmpfs in it, a part of it bound elsewhere, an open file, a
- * file that was deleted. In the first, watches of a file below, of one that was changed, and of a
- * directory.
+ * file that was deleted, one of below that was written to and then deleted. In the first, watches
+ * of a file below, of one that was changed, of a directory, and of the root.
  */
 #include "victim.h"
 
@@ -27,7 +27,7 @@
 
 enum { MACHINE, USER, CONTAINERS, FIRST = 100000 };
 
-static int start[2], question[CONTAINERS][2], reply[CONTAINERS][2], file, watches;
+static int start[2], question[CONTAINERS][2], reply[CONTAINERS][2], file, nameless, watches;
 static unsigned long rounds;
 
 /* ---- in the container -------------------------------------------------------------------- */
@@ -35,7 +35,9 @@ static unsigned long rounds;
 static const struct {
 	const char *path;
 	uint32_t mask;
-} watched[] = { { "/lower", IN_OPEN }, { "/changed", IN_OPEN }, { "/dir", IN_CREATE } };
+} watched[] = {
+	{ "/lower", IN_OPEN }, { "/changed", IN_OPEN }, { "/dir", IN_CREATE }, { "/", IN_CREATE }
+};
 
 /* One event of each, in that order. */
 static void check_watches(void)
@@ -82,6 +84,10 @@ static void check_container(void)
 	      "the open file is another one");
 	snprintf(path, sizeof(path), "/bound/new%lu", rounds);
 	victim_write(path, "new");
+	snprintf(path, sizeof(path), "/made%lu", rounds);
+	victim_write(path, "");
+	CHECK(pread(nameless, text, 8, 0) == 5 && !strncmp(text, "above", 5),
+	      "what was written to the deleted file");
 	CHECK(!stat("/bound", &bound) && !stat("/dir", &part) && bound.st_ino == part.st_ino,
 	      "the part that is bound");
 	CHECK(victim_holds("/tmp/file", "in memory"), "the file in the tmpfs");
@@ -126,6 +132,9 @@ static _Noreturn void container(int which)
 	MUST(mount("/dir", "/bound", NULL, MS_BIND, NULL));
 	MUST(unlink("/deleted"));
 	victim_write("/changed", "changed above");
+	nameless = MUST(open("/written", O_RDWR | O_CLOEXEC));
+	MUST(pwrite(nameless, "above", 5, 0));
+	MUST(unlink("/written"));
 	file = MUST(open("/dir/open", O_RDWR | O_CREAT | O_CLOEXEC, 0600));
 	MUST(pwrite(file, "0000000\n", 8, 0));
 	if (which == MACHINE)
@@ -148,9 +157,11 @@ static void make_layers(int which)
 		"",	      "/lower",	    "/upper",	  "/work",	 "/root",
 		"/lower/dir", "/lower/tmp", "/lower/old", "/lower/proc", "/lower/bound"
 	};
-	static const char *const files[][2] = {
-		{ "lower", "from below" }, { "changed", "below" }, { "deleted", "" }, { "null", "" }
-	};
+	static const char *const files[][2] = { { "lower", "from below" },
+						{ "changed", "below" },
+						{ "deleted", "" },
+						{ "written", "below" },
+						{ "null", "" } };
 	char path[64];
 
 	for (size_t i = 0; i < sizeof(dirs) / sizeof(*dirs); i++) {

@@ -205,6 +205,7 @@ def saved_copy(context, test, copy, image, *args, code=0):
     expect(done.returncode == code, f"dump of a copy: exit {done.returncode}: {done.stderr}")
     if not code and "--leave-running" not in args:
         proc.wait_gone(pids)
+    return done.stderr
 
 
 # what a copy does in a directory that has these files of the machine's, and what it makes
@@ -259,6 +260,12 @@ def layers(context, test, tops):
     command(test, "nsenter", "-a", "-t", copy.root, "--", sys.executable, "-c", CHANGES, given)
     seen = taken(copy)
     expect(seen["changed"][-1] != before["changed"][-1] and "gone" not in seen, "nothing has changed")
+    elsewhere = test.dir / "elsewhere"
+    elsewhere.mkdir()
+    for words, code in ((("mount", "--bind", given, elsewhere), codes.REFUSED), (("umount", elsewhere), 0)):
+        command(test, "nsenter", "-a", "-t", copy.root, "--", *words)
+        told = saved_copy(context, test, copy, test.dir / "bound", "--leave-running", code=code)
+        expect(not code or f"the layer of {victim.dir}, mounted here" in told, f"a bind of it: {told}")
     for checks, name in enumerate(("second", "third"), 3):
         saved_copy(context, test, copy, victim.dir / "image", code=codes.REFUSED)
         image = test.dir / name
