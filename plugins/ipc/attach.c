@@ -59,10 +59,10 @@ static uint64_t count_mappings(struct ckpt_run *run, const struct ckpt_ns *ns, u
 	return n;
 }
 
-/* What shmat(2) and mprotect(2) give a mapping, and no more. */
+/* What shmat(2) and mprotect(2) give a mapping, and no more. Guard pages ("gu") are mem's. */
 static bool is_plain(const char *vmflags)
 {
-	static const char usual[] = " rd wr ex sh mr mw me ms sd nr ac ";
+	static const char usual[] = " rd wr ex sh mr mw me ms sd nr ac gu ";
 
 	for (const char *p = vmflags; *p; p++) {
 		char word[5] = { ' ' };

@@ -133,6 +133,12 @@ struct mem_vma {
 	const char *ext_plugin;
 };
 
+/* Is it one that MADV_GUARD_INSTALL takes, and of which guard pages come back? */
+static inline bool mem_may_be_guarded(const struct mem_vma *v)
+{
+	return !v->left_out && v->kind != MEM_SPECIAL && !(v->flags & (MEM_PFN | MEM_HUGETLB));
+}
+
 struct mem_maps {
 	struct mem_block *kept; /* the strings that mappings point to */
 	struct mem_vma *vma;
@@ -334,6 +340,9 @@ void mem_scan_close(struct mem_scan *s);
  */
 int mem_scan_vma(struct mem_scan *s, const struct mem_vma *v, struct mem_runs *runs,
 		 struct mem_runs *guards, struct ckpt_error *err);
+/* Only the guard pages, of a mapping of any kind: those of before Linux 6.16 do not show. */
+int mem_scan_guards(struct mem_scan *s, const struct mem_vma *v, struct mem_runs *guards,
+		    struct ckpt_error *err);
 int mem_scan_probe(struct ckpt_error *err);
 
 /* Read the entries of `n` pages from /proc/PID/pagemap. */

@@ -126,9 +126,15 @@ static int check_runs(const struct plan *p, const char *what, uint32_t id, const
 	return 0;
 }
 
-/* Each run lies in mappings that can have pages of their own; both lists rise. */
+static bool has_pages(const mem_vma_rec *v, bool guards)
+{
+	return v->kind == MEM_PRIVATE_ANON || v->kind == MEM_FILE_PRIVATE ||
+	       (guards && v->kind != MEM_SPECIAL && !(v->flags & MEM_HUGETLB));
+}
+
+/* Each run lies in mappings that can have pages of their own, or guards; both lists rise. */
 static int check_cover(const struct mem_task_image *t, const uint64_t *start, const uint64_t *pages,
-		       size_t n, struct ckpt_error *err)
+		       size_t n, bool guards, struct ckpt_error *err)
 {
 	size_t v = 0;
 
@@ -141,8 +147,7 @@ static int check_cover(const struct mem_task_image *t, const uint64_t *start, co
 			while (v < t->vmas->n_vma && t->vmas->vma[v]->end <= at)
 				v++;
 			m = v < t->vmas->n_vma ? t->vmas->vma[v] : NULL;
-			if (!m || m->start > at ||
-			    (m->kind != MEM_PRIVATE_ANON && m->kind != MEM_FILE_PRIVATE))
+			if (!m || m->start > at || !has_pages(m, guards))
 				return ckpt_fail_image(err, "page at %llx belongs to no mapping",
 						       LLX(at));
 			at = m->end;
@@ -179,7 +184,7 @@ static int plan_again(const struct plan *p, const struct mem_task_image *t, stru
 		if (g->place[i] > limit || g->agains[i] > limit - g->place[i])
 			r = ckpt_fail_image(err, "task %u: page %llx lies beyond the page file",
 					    t->id, LLX(g->again[i]));
-	return r < 0 ? r : check_cover(t, g->again, g->agains, g->n_again, err);
+	return r < 0 ? r : check_cover(t, g->again, g->agains, g->n_again, false, err);
 }
 
 static int plan_pages(struct plan *p, const struct mem_task_image *t, struct ckpt_error *err)
@@ -197,9 +202,9 @@ static int plan_pages(struct plan *p, const struct mem_task_image *t, struct ckp
 		r = check_runs(&no_file, "task", t->id, &guards, g->n_guards,
 			       MEM_TASK_SIZE_LA57 / MEM_PAGE, err);
 	if (!r)
-		r = check_cover(t, g->start, g->pages, g->n_start, err);
+		r = check_cover(t, g->start, g->pages, g->n_start, false, err);
 	if (!r)
-		r = check_cover(t, g->guard, g->guards, g->n_guard, err);
+		r = check_cover(t, g->guard, g->guards, g->n_guard, true, err);
 	return r < 0 ? r : plan_again(p, t, err);
 }
 

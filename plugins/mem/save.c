@@ -242,7 +242,9 @@ static int save_vma(struct saver *s, struct mem_scan *scan, const struct mem_vma
 	int r;
 
 	runs->n = 0;
-	r = mem_scan_vma(scan, v, runs, &st->guards, err);
+	/* the content of others is their object's, but guard pages are the mapping's */
+	r = has_own_pages(v) ? mem_scan_vma(scan, v, runs, &st->guards, err)
+			     : mem_scan_guards(scan, v, &st->guards, err);
 	if (r < 0)
 		return ckpt_wrap(err, "%s: %s", s->portion.from.name,
 				 mem_vma_name(v, name, sizeof(name)));
@@ -286,9 +288,9 @@ static int save_task(struct saver *s, const struct mem_space *sp, struct stored 
 	for (size_t i = 0; !r && i < sp->maps.n; i++) {
 		const struct mem_vma *v = &sp->maps.vma[i];
 
-		if (!has_own_pages(v))
+		if (!has_own_pages(v) && !mem_may_be_guarded(v))
 			continue;
-		if (v->start >= scan.until)
+		if (has_own_pages(v) && v->start >= scan.until)
 			scan.until = alike_until(&sp->maps, i);
 		r = save_vma(s, &scan, v, &runs, st, err);
 	}

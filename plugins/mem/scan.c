@@ -125,10 +125,10 @@ int mem_scan_open(struct ckpt_run *run, const struct ckpt_task *t, struct mem_sc
 	s->buf = malloc(REGIONS * sizeof(struct scan_region));
 	if (!s->buf)
 		return ckpt_fail(err, ENOMEM, "out of memory");
+	s->guards = scan_knows(s, SCAN_GUARD);
 	if (how && !strcmp(how, "read"))
 		return 0;
 	s->ioctl = scan_knows(s, 0);
-	s->guards = s->ioctl && scan_knows(s, SCAN_GUARD);
 	if (!s->ioctl && how && !strcmp(how, "scan"))
 		return ckpt_fail_as(err, CKPT_EXIT_PRIVILEGE, ENOTTY,
 				    "-o mem.pagemap=scan: this kernel has no PAGEMAP_SCAN (6.7)");
@@ -223,6 +223,37 @@ static int by_reading(struct mem_scan *s, const struct mem_vma *v, struct mem_ru
 			if (r < 0)
 				return r;
 		}
+	}
+	return 0;
+}
+
+int mem_scan_guards(struct mem_scan *s, const struct mem_vma *v, struct mem_runs *guards,
+		    struct ckpt_error *err)
+{
+	const struct scan_region *vec = (struct scan_region *)s->buf;
+	struct scan_arg a = { .size = sizeof(a),
+			      .start = v->start,
+			      .end = v->end,
+			      .vec = (uintptr_t)s->buf,
+			      .vec_len = REGIONS,
+			      .category_mask = SCAN_GUARD,
+			      .return_mask = SCAN_GUARD };
+
+	/* what the last look has found is overwritten */
+	s->known_from = s->known_to = 0;
+	while (s->guards && a.start < a.end) {
+		int n = scan_ioctl(s, &a);
+
+		if (n < 0)
+			return ckpt_fail_sys(err, n, "PAGEMAP_SCAN");
+		for (int i = 0; i < n; i++) {
+			int r = mem_runs_add(guards, vec[i].start / MEM_PAGE,
+					     (vec[i].end - vec[i].start) / MEM_PAGE, err);
+
+			if (r < 0)
+				return r;
+		}
+		a.start = n < REGIONS ? a.end : vec[n - 1].end;
 	}
 	return 0;
 }

@@ -395,16 +395,16 @@ static void refuse_guard(struct survey *s, const struct mem_vma *v)
 static int survey_guards(struct survey *s, struct ckpt_error *err)
 {
 	MEM_AUTO_SCAN struct mem_scan scan = { .fd = -1 };
-	MEM_AUTO_RUNS struct mem_runs pages = { 0 }, guards = { 0 };
+	MEM_AUTO_RUNS struct mem_runs guards = { 0 };
 	int r = ckpt_feature_on(s->run, "guard") ? 1
 						 : mem_scan_open(s->run, s->sp->task, &scan, err);
 
 	for (size_t i = 0; !r && i < s->sp->maps.n; i++) {
 		const struct mem_vma *v = &s->sp->maps.vma[i];
 
-		if (v->left_out || (v->kind != MEM_PRIVATE_ANON && v->kind != MEM_FILE_PRIVATE))
+		if (!mem_may_be_guarded(v))
 			continue;
-		r = mem_scan_vma(&scan, v, &pages, &guards, err);
+		r = mem_scan_guards(&scan, v, &guards, err);
 		if (r < 0 || !guards.n)
 			continue;
 		refuse_guard(s, v);

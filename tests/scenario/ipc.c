@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,8 +22,13 @@
 #include <sys/prctl.h>
 #include <sys/sem.h>
 #include <sys/shm.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#ifndef MADV_GUARD_INSTALL
+#define MADV_GUARD_INSTALL 102
+#endif
 
 enum { KEY = 0x1234, WORDS = 1500, OWNER = 1000, BIG = 64 << 20, PAGE = 4096 };
 
@@ -40,6 +46,7 @@ static int ids[5], set, held, queue;
 static pid_t holder;
 static unsigned long *shared, *read_only, *removed;
 static char *part;
+static bool has_guard; /* Linux 6.15 */
 static unsigned long rounds;
 
 /* ---- building ------------------------------------------------------------------------- */
@@ -98,6 +105,7 @@ static void make_segments(void)
 	strcpy(part + 3 * PAGE, "last");
 	MUST(munmap(part, PAGE));
 	MUST(mprotect(part + 3 * PAGE, PAGE, PROT_READ));
+	has_guard = !madvise(part + 2 * PAGE, PAGE, MADV_GUARD_INSTALL);
 }
 
 static void send_message(long type, unsigned long seed)
@@ -287,6 +295,14 @@ static void check_next(void)
 
 /* ---- judging ----------------------------------------------------------------------------- */
 
+static bool readable(const char *at)
+{
+	char byte;
+	struct iovec to = { &byte, 1 }, from = { (void *)(uintptr_t)at, 1 };
+
+	return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1;
+}
+
 static void check_segments(void)
 {
 	struct shmid_ds ds;
@@ -310,6 +326,7 @@ static void check_segments(void)
 	      "the removed segment: %s, attached %lu times", strerror(errno), ds.shm_nattch);
 	CHECK(!strcmp(part + PAGE, "second") && !strcmp(part + 3 * PAGE, "last"),
 	      "content of a part");
+	CHECK(!has_guard || !readable(part + 2 * PAGE), "guard page in a part");
 	CHECK(shmctl(ids[3], IPC_STAT, &ds) == 0 && ds.shm_segsz == 4 * PAGE, "size of a part");
 	big = shmat(ids[2], NULL, 0);
 	CHECK(big != (void *)-1 && !strcmp(big + BIG / 2, "in the middle") && !big[0],

@@ -136,6 +136,8 @@ static void build_private(void)
 		mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_DROPPABLE | MAP_ANONYMOUS, -1, 0);
 	if (droppable != MAP_FAILED)
 		fill(droppable, 9, 2);
+	if (has_guards && droppable != MAP_FAILED)
+		MUST(madvise(droppable + 3 * PAGE, PAGE, MADV_GUARD_INSTALL));
 	small = map(SMALL * 2, PROT_READ, ANON);
 	for (size_t i = 0; i < SMALL; i++) {
 		MUST(mprotect(small + i * 2 * PAGE, PAGE, PROT_READ | PROT_WRITE));
@@ -181,6 +183,9 @@ static void check_private(void)
 		CHECK(!readable(guarded + 2 * PAGE) && !readable(guarded + 3 * PAGE) &&
 			      readable(guarded + PAGE) && holds(guarded + 4 * PAGE, 8, 0),
 		      "guard pages");
+	if (has_guards && droppable != MAP_FAILED)
+		CHECK(!readable(droppable + 3 * PAGE) && readable(droppable + 2 * PAGE),
+		      "guard pages of memory that may be dropped");
 	for (size_t i = 0; i < SMALL; i++)
 		CHECK(*(size_t *)(small + i * 2 * PAGE) == i, "small mapping %zu", i);
 	CHECK(holds(apart, 60, 2) && holds(apart + 4 * PAGE, 61, 1) &&
@@ -199,6 +204,16 @@ struct shared {
 static struct shared *shared;
 static char *ours, *theirs, *again, *lazy;
 
+/* Pages 1 and 2 of three mappings with content, which others see elsewhere: Linux 6.15 */
+static char *fence[3];
+static bool has_fences;
+
+static bool fenced(const char *at)
+{
+	return readable(at) && !readable(at + PAGE) && !readable(at + 2 * PAGE) &&
+	       readable(at + 3 * PAGE);
+}
+
 /* The child's side: what the parent wrote is there, and what it writes itself, the parent sees. */
 static _Noreturn void child(void)
 {
@@ -207,7 +222,7 @@ static _Noreturn void child(void)
 	for (;;) {
 		unsigned q = atomic_load(&shared->question);
 		if (q != atomic_load(&shared->answer)) {
-			if (!holds(ours, 20 + q, 8))
+			if (!holds(ours, 20 + q, 8) || (has_fences && !fenced(fence[0])))
 				atomic_store(&shared->bad, true);
 			fill(theirs, 1000 + q, 8);
 			atomic_store(&shared->answer, q);
@@ -236,6 +251,9 @@ static void build_shared(void)
 	ours = all + 4 * PAGE;
 	theirs = all + 16 * PAGE;
 	lazy = all + 40 * PAGE;
+	fence[0] = all + 48 * PAGE;
+	fill(fence[0], 24, 4);
+	has_fences = has_guards && !madvise(fence[0] + PAGE, 2 * PAGE, MADV_GUARD_INSTALL);
 	fill(lazy, 23, 1);
 	/* the pages leave our page tables, and stay in the object */
 	MUST(madvise(lazy, PAGE, MADV_DONTNEED));
@@ -258,6 +276,8 @@ static void check_shared(void)
 	ask_child();
 	CHECK(holds(again, 20 + q + 1, 8), "the second view of shared memory");
 	CHECK(holds(lazy, 23, 1), "shared memory that is in nobody's page tables");
+	CHECK(!has_fences || fenced(fence[0]), "guard pages in shared memory");
+	CHECK(holds(fence[0], 24, 1), "shared memory with guard pages");
 }
 
 /* ---- files ------------------------------------------------------------------------------------
@@ -299,6 +319,10 @@ static void build_files(void)
 	written = map_file("shared", O_RDWR, PROT_READ | PROT_WRITE, MAP_SHARED, FILE_PAGES);
 	fill(written + PAGE, 35, 1);
 	looked_at = map_file("shared", O_RDONLY, PROT_READ, MAP_SHARED, FILE_PAGES);
+	fence[1] = map_file("shared", O_RDWR, PROT_READ | PROT_WRITE, MAP_SHARED, 4);
+	fence[2] = map_file("shared", O_RDONLY, PROT_READ, MAP_SHARED, 4);
+	for (size_t i = 1; i < 3 && has_fences; i++)
+		MUST(madvise(fence[i] + PAGE, 2 * PAGE, MADV_GUARD_INSTALL));
 	beyond = map_file("short", O_RDONLY, PROT_READ, MAP_PRIVATE, 4);
 }
 
@@ -324,6 +348,8 @@ static void check_files(void)
 	}
 	CHECK(holds(written + PAGE, round_number ? 350 + round_number : 35, 1),
 	      "shared file mapping");
+	for (size_t i = 1; i < 3; i++)
+		CHECK(!has_fences || fenced(fence[i]), "guard pages in a shared file mapping");
 	round_number++;
 	fill(written + PAGE, 350 + round_number, 1);
 	CHECK(holds(looked_at + PAGE, 350 + round_number, 1), "two mappings of a file differ");
