@@ -144,6 +144,7 @@ struct fd_state {
 	struct stat nameless[FD_NAMELESS]; /* an example of each; st_dev 0: none */
 	dev_t plain_dev;		   /* an ordinary filesystem seen last */
 	int scratch[2], scratch_capacity;  /* a pipe to copy into; capacity 0: none */
+	int probe[2];			   /* one of two buffers; there if the first is not 0 */
 	struct ckpt_pages *pages;	   /* content; NULL: none yet. The engine closes it */
 	/* restore */
 	int *clones; /* of mounts that are in no namespace; -1 */

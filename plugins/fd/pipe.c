@@ -9,13 +9,17 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
+#include <sys/uio.h>
 
 #define LARGEFILE 0100000
 #define FLAGS_OK  (O_ACCMODE | O_NONBLOCK | O_DIRECT | O_APPEND | LARGEFILE)
 /* of one record */
 #define CONTENT_MAX (32u << 20)
+/* two buffers */
+#define PROBE_SIZE 8192
 
 static bool pipe_match(const struct ckpt_fd_found *f)
 {
@@ -48,20 +52,31 @@ static int pipe_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, stru
 struct content {
 	uint8_t *data;
 	ProtobufCBinaryData *chunks;
+	protobuf_c_boolean *packets;
 	size_t n, cap;
 };
 
-static int add_chunk(struct content *c, uint8_t *data, size_t len)
+static int add_chunk(struct content *c, uint8_t *data, size_t len, bool packet)
 {
+	/* it follows the last one in memory too */
+	if (c->n && !packet && !c->packets[c->n - 1]) {
+		c->chunks[c->n - 1].len += len;
+		return 0;
+	}
 	if (c->n == c->cap) {
 		size_t cap = c->cap ? c->cap * 2 : 4;
-		ProtobufCBinaryData *more = realloc(c->chunks, cap * sizeof(*more));
+		ProtobufCBinaryData *more = reallocarray(c->chunks, cap, sizeof(*more));
+		protobuf_c_boolean *packets;
 
-		if (!more)
+		if (more)
+			c->chunks = more;
+		packets = more ? reallocarray(c->packets, cap, sizeof(*packets)) : NULL;
+		if (!packets)
 			return -ENOMEM;
-		c->chunks = more;
+		c->packets = packets;
 		c->cap = cap;
 	}
+	c->packets[c->n] = packet;
 	c->chunks[c->n++] = (ProtobufCBinaryData){ len, data };
 	return 0;
 }
@@ -125,20 +140,58 @@ static int copy_pipe(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			    : copy_from(readable, st, err);
 }
 
-/* A read ends where a packet ends, so each of them is one chunk. */
-static int drain(int fd, struct content *c, size_t total, struct ckpt_error *err)
+static int probe_pipe(struct fd_state *st, struct ckpt_error *err)
 {
-	size_t at = 0;
+	if (!st->probe[0] && pipe2(st->probe, O_NONBLOCK | O_CLOEXEC)) {
+		st->probe[0] = 0;
+		return ckpt_fail_sys(err, errno, "pipe2(2)");
+	}
+	if (fcntl(st->probe[1], F_SETPIPE_SZ, PROBE_SIZE) != PROBE_SIZE)
+		return ckpt_fail_sys(err, errno, "F_SETPIPE_SZ %d", PROBE_SIZE);
+	return 0;
+}
 
+/*
+ * Take out the first buffer of the copy; returns its length. The probe has room for two: a byte of
+ * it, then it as a whole. A read of the probe ends after the byte if that is of a packet, else it
+ * goes on.
+ */
+static ssize_t take_buffer(const struct fd_state *st, uint8_t *to, size_t size, bool *packet)
+{
+	uint8_t byte;
+	struct iovec iov[] = { { &byte, 1 }, { to, size } };
+	ssize_t len, got;
+
+	len = tee(st->scratch[0], st->probe[1], 1, SPLICE_F_NONBLOCK);
+	if (len == 1)
+		len = tee(st->scratch[0], st->probe[1], INT_MAX, SPLICE_F_NONBLOCK);
+	if (len <= 0 || (size_t)len > size)
+		return len < 0 ? -errno : -EIO;
+	got = readv(st->probe[0], iov, CKPT_ARRAY_SIZE(iov));
+	*packet = got == 1;
+	if (*packet)
+		got = 1 + read(st->probe[0], to, size);
+	if (got != 1 + len || read(st->scratch[0], to, (size_t)len) != len)
+		return -EIO;
+	return len;
+}
+
+static int drain(struct fd_state *st, struct content *c, size_t total, struct ckpt_error *err)
+{
+	int r = probe_pipe(st, err);
+
+	if (r)
+		return r;
 	c->data = malloc(total ? total : 1);
 	if (!c->data)
 		return ckpt_fail(err, ENOMEM, "out of memory");
-	while (at < total) {
-		ssize_t got = read(fd, c->data + at, total - at);
+	for (size_t at = 0; at < total;) {
+		bool packet = false;
+		ssize_t got = take_buffer(st, c->data + at, total - at, &packet);
 
-		if (got <= 0)
-			return ckpt_fail_sys(err, got ? errno : EIO, "copying the pipe's content");
-		if (add_chunk(c, c->data + at, (size_t)got))
+		if (got < 0)
+			return ckpt_fail_sys(err, (int)got, "copying the pipe's content");
+		if (add_chunk(c, c->data + at, (size_t)got, packet))
 			return ckpt_fail(err, ENOMEM, "out of memory");
 		at += (size_t)got;
 	}
@@ -165,7 +218,7 @@ static int read_content(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	if (!r && (ioctl(st->scratch[0], FIONREAD, &copied) || copied != total))
 		r = ckpt_fail(err, EIO, "%d of %d bytes of the pipe could be copied", copied,
 			      total);
-	return r ? r : drain(st->scratch[0], c, (size_t)total, err);
+	return r ? r : drain(st, c, (size_t)total, err);
 }
 
 /* ---- collect -------------------------------------------------------------------- */
@@ -197,23 +250,32 @@ static int put_pipe(struct ckpt_run *run, const struct ckpt_fd_found *f,
 		if (files[i]->out)
 			continue;
 		ends[rec.n_ends++] = files[i]->id;
-		if (files[i]->first->flags & O_DIRECT && files[i]->first->flags & O_ACCMODE)
-			rec.last_is_packet = true;
 	}
 	rec.capacity = (uint32_t)fcntl(f->fd, F_GETPIPE_SZ);
 	r = read_content(run, f, files, n, (int)rec.capacity, &c, err);
-	/* what is not the last and longer than a packet can be has plain data before it */
-	for (size_t i = 0; i + 1 < c.n && !r; i++)
-		if (c.chunks[i].len > PIPE_BUF)
-			r = ckpt_fail_as(err, CKPT_EXIT_REFUSED, EOPNOTSUPP,
-					 "the pipe mixes packets (O_DIRECT) and plain data");
-	rec.n_chunks = c.n;
+	rec.n_chunks = rec.n_packets = c.n;
 	rec.chunks = c.chunks;
+	rec.packets = c.packets;
 	if (!r)
 		r = ckpt_record_put(run, FD_PIPE, &rec.base, err);
 	free(c.data);
 	free(c.chunks);
+	free(c.packets);
 	return r;
+}
+
+/*
+ * Who opened a FIFO for reading before there was a writer (O_NONBLOCK) is not told by POLLHUP that
+ * there is none, until one has come and gone.
+ */
+static bool is_fresh(const struct ckpt_fd_found *f, struct fd_file *const *files, size_t n)
+{
+	struct pollfd p = { .fd = f->fd, .events = POLLIN };
+
+	for (size_t i = 0; i < n; i++)
+		if (files[i]->first->flags & O_ACCMODE)
+			return false;
+	return fifo_match(f) && poll(&p, 1, 0) >= 0 && !(p.revents & POLLHUP);
 }
 
 static int pipe_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
@@ -229,6 +291,7 @@ static int pipe_collect(struct ckpt_run *run, const struct ckpt_fd_found *f, str
 		return ckpt_fail(err, ENOENT, "the pipe is not among those found");
 	rec.id = f->file;
 	rec.pipe = files[i]->id;
+	rec.fresh = is_fresh(f, files, n);
 	if (rec.pipe == rec.id)
 		r = put_pipe(run, f, files, n, err);
 	return r ? r : ckpt_record_put(run, FD_PIPE_END, &rec.base, err);
@@ -265,21 +328,28 @@ static int check_fifo(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, const Ckpt_
 static int check_pipe(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, const Ckpt__Fd__File *file,
 		      struct ckpt_error *err)
 {
+	bool writers = false, fresh = false;
 	size_t total = 0;
 
 	if (!p->capacity || p->capacity > INT_MAX || !p->n_ends || p->ends[0] != p->id)
 		return ckpt_fail_image(err, "pipe %u is not valid", p->id);
 	for (size_t i = 0; i < p->n_ends; i++) {
 		const Ckpt__Fd__PipeEnd *e = ckpt_record_by_id(run, "fd.pipe-end", p->ends[i]);
+		const Ckpt__Fd__File *other;
 
 		if (!e || e->pipe != p->id || (i && p->ends[i] <= p->ends[i - 1]))
 			return ckpt_fail_image(err, "end %u of pipe %u is not valid", p->ends[i],
 					       p->id);
+		other = ckpt_record_by_id(run, "fd.file", p->ends[i]);
+		writers = writers || !other || other->flags & O_ACCMODE;
+		fresh = fresh || e->fresh;
 	}
+	if (p->n_packets != p->n_chunks || (fresh && (writers || !p->path.len)))
+		return ckpt_fail_image(err, "pipe %u is not valid", p->id);
 	for (size_t i = 0; i < p->n_chunks; i++) {
 		total += p->chunks[i].len;
 		if (!p->chunks[i].len || total > p->capacity ||
-		    (i + 1 < p->n_chunks && p->chunks[i].len > PIPE_BUF))
+		    (p->packets[i] && p->chunks[i].len > PIPE_BUF))
 			return ckpt_fail_image(err, "the content of pipe %u is not valid", p->id);
 	}
 	if (p->path.len) {
@@ -312,18 +382,46 @@ static int pipe_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 		      : ckpt_fail_image(err, "open file %u is not among its pipe's ends", id);
 }
 
+static int write_chunk(int fd, const ProtobufCBinaryData *chunk, bool packet)
+{
+	ssize_t put;
+
+	if (fcntl(fd, F_SETFL, O_NONBLOCK | (packet ? O_DIRECT : 0)))
+		return -errno;
+	put = write(fd, chunk->data, chunk->len);
+	return put < 0 ? -errno : (size_t)put != chunk->len ? -EIO : 0;
+}
+
+/* A write adds to the last page if there is room, but not to one that tee(2) has put there. */
+static int tee_chunk(int fd, const ProtobufCBinaryData *chunk, size_t capacity)
+{
+	CKPT_AUTO_FD int rd = -1;
+	CKPT_AUTO_FD int wr = -1;
+	int ends[2], r;
+	ssize_t put;
+
+	if (pipe2(ends, O_NONBLOCK | O_CLOEXEC))
+		return -errno;
+	rd = ends[0];
+	wr = ends[1];
+	if (fcntl(wr, F_SETPIPE_SZ, capacity) < 0)
+		return -errno;
+	r = write_chunk(wr, chunk, false);
+	if (r)
+		return r;
+	put = tee(rd, fd, chunk->len, SPLICE_F_NONBLOCK);
+	return put < 0 ? -errno : (size_t)put != chunk->len ? -EIO : 0;
+}
+
 static int write_content(int fd, const Ckpt__Fd__Pipe *p, struct ckpt_error *err)
 {
 	for (size_t i = 0; i < p->n_chunks; i++) {
-		bool packet = i + 1 < p->n_chunks || p->last_is_packet;
-		ssize_t put;
+		bool packet = p->packets[i], before_packet = i + 1 < p->n_chunks && !packet;
+		int r = before_packet ? tee_chunk(fd, &p->chunks[i], p->capacity)
+				      : write_chunk(fd, &p->chunks[i], packet);
 
-		if (fcntl(fd, F_SETFL, O_NONBLOCK | (packet ? O_DIRECT : 0)))
-			return ckpt_fail_sys(err, errno, "F_SETFL on a pipe");
-		put = write(fd, p->chunks[i].data, p->chunks[i].len);
-		if (put < 0 || (size_t)put != p->chunks[i].len)
-			return ckpt_fail_sys(err, put < 0 ? errno : EIO,
-					     "filling the pipe with its content");
+		if (r)
+			return ckpt_fail_sys(err, r, "filling the pipe with its content");
 	}
 	return p->n_chunks && fcntl(fd, F_SETFL, 0) ? ckpt_fail_sys(err, errno, "F_SETFL") : 0;
 }
@@ -340,29 +438,78 @@ static int make_end(int ends[2], uint32_t flags)
 	return open(path, mode | O_NONBLOCK | O_CLOEXEC);
 }
 
-static int make_ends(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, int ends[2],
-		     struct ckpt_error *err)
+/* When an end is made: those of /proc/self/fd before pipe(2)'s own, which are needed to reach it.
+ */
+enum when { OPENED, OWN, FRESH, N_WHEN };
+
+static enum when when_made(struct ckpt_run *run, const Ckpt__Fd__File *file)
+{
+	const Ckpt__Fd__PipeEnd *e = ckpt_record_by_id(run, "fd.pipe-end", file->id);
+
+	return e && e->fresh ? FRESH : file->flags & LARGEFILE ? OPENED : OWN;
+}
+
+static int make_those(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, enum when when, int ends[2],
+		      struct ckpt_error *err)
 {
 	struct fd_state *st = fd_state(run);
 
-	/* those that are opened by path first: pipe(2)'s own are needed to reach the pipe */
-	for (int own = 0; own < 2; own++) {
-		for (size_t i = 0; i < p->n_ends; i++) {
-			const Ckpt__Fd__File *file = ckpt_record_by_id(run, "fd.file", p->ends[i]);
-			int fd, r;
+	for (size_t i = 0; i < p->n_ends; i++) {
+		const Ckpt__Fd__File *file = ckpt_record_by_id(run, "fd.file", p->ends[i]);
+		int fd, r;
 
-			if (!file || own != !(file->flags & LARGEFILE))
-				continue;
-			fd = make_end(ends, file->flags);
-			if (fd < 0)
-				return ckpt_fail_sys(err, errno, "opening end %u of the pipe",
-						     file->id);
-			r = fd_stash_put(st, file->id, fd, err);
-			if (r)
-				return r;
-		}
+		if (!file || when_made(run, file) != when)
+			continue;
+		fd = make_end(ends, file->flags);
+		if (fd < 0)
+			return ckpt_fail_sys(err, errno, "opening end %u of the pipe", file->id);
+		r = fd_stash_put(st, file->id, fd, err);
+		if (r)
+			return r;
 	}
 	return 0;
+}
+
+/* The end for both ways that has kept the FIFO alive, and would be a writer, becomes a reader. */
+static int end_writing(int ends[2], struct ckpt_error *err)
+{
+	char path[32];
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", ends[0]);
+	fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	if (fd < 0)
+		return ckpt_fail_sys(err, errno, "opening the FIFO for reading");
+	close(ckpt_steal_fd(&ends[1]));
+	close(ends[0]);
+	ends[0] = fd;
+	return 0;
+}
+
+static bool has_fresh(struct ckpt_run *run, const Ckpt__Fd__Pipe *p)
+{
+	bool fresh = false;
+
+	for (size_t i = 0; i < p->n_ends && !fresh; i++) {
+		const Ckpt__Fd__PipeEnd *e = ckpt_record_by_id(run, "fd.pipe-end", p->ends[i]);
+
+		fresh = e && e->fresh;
+	}
+	return fresh;
+}
+
+static int make_ends(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, int ends[2],
+		     struct ckpt_error *err)
+{
+	int r = 0;
+
+	for (enum when w = OPENED; !r && w < N_WHEN; w++) {
+		if (w == FRESH && has_fresh(run, p))
+			r = end_writing(ends, err);
+		if (!r)
+			r = make_those(run, p, w, ends, err);
+	}
+	return r;
 }
 
 /*

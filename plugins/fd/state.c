@@ -70,6 +70,10 @@ void fd_state_free(void *state)
 		close(st->scratch[0]);
 		close(st->scratch[1]);
 	}
+	if (st->probe[0]) {
+		close(st->probe[0]);
+		close(st->probe[1]);
+	}
 	fd_detached_free(st);
 	free(st->stash);
 	free(st->kinds);

@@ -35,7 +35,7 @@
 
 static pid_t child;
 static int ro, rw, append, dup_rw, dir, high, null, zero;
-static int pr, pw, packets[2], reopened, full[2];
+static int pr, pw, packets[2], mixed[2], reopened, full[2];
 static int counter, semaphore, shared_counter;
 static int periodic, oneshot, fired, off;
 static int ep, ep_outer;
@@ -70,6 +70,33 @@ static void build_files(void)
 	zero = MUST(open("/dev/zero", O_RDWR | O_CLOEXEC));
 }
 
+/*
+ * Plain data and packets in one pipe. The first page was full, so that the packet is in one of its
+ * own: what is left of it would have room for it.
+ */
+static const struct {
+	size_t len;
+	bool packet;
+} parts[] = { { 4096, false }, { 100, true }, { 1, true }, { 1, false } };
+
+static void set_packets(int fd, bool on)
+{
+	MUST(fcntl(fd, F_SETFL, O_NONBLOCK | (on ? O_DIRECT : 0)));
+}
+
+static void fill_mixed(void)
+{
+	char page[4096];
+
+	for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++) {
+		memset(page, 'a' + (int)i, parts[i].len);
+		set_packets(mixed[1], parts[i].packet);
+		MUST(write(mixed[1], page, parts[i].len));
+	}
+	set_packets(mixed[1], false);
+	MUST(read(mixed[0], page, 4000));
+}
+
 static void build_pipes(void)
 {
 	unsigned char *buf = malloc(PIPE_BYTES);
@@ -92,6 +119,8 @@ static void build_pipes(void)
 	MUST(write(packets[1], "first", 5));
 	MUST(write(packets[1], "second one", 10));
 	MUST(write(packets[1], "3", 1));
+	MUST(pipe2(mixed, O_NONBLOCK));
+	fill_mixed();
 	MUST(pipe2(full, O_NONBLOCK));
 	while (write(full[1], buf, 4096) > 0)
 		;
@@ -245,6 +274,23 @@ static void check_flags(int fd, int flags, int cloexec, const char *what)
 	CHECK(fdflags == cloexec, "%s: descriptor flags %d, not %d", what, fdflags, cloexec);
 }
 
+/* A read goes on behind plain data, and ends with a packet. */
+static void check_mixed(void)
+{
+	char buf[4096];
+	ssize_t n;
+
+	check_flags(mixed[1], O_WRONLY | O_NONBLOCK, 0, "pipe with packets in it");
+	CHECK(read(mixed[0], buf, 50) == 50 && read(mixed[0], buf, 50) == 50 && *buf == 'a' &&
+		      buf[45] == 'a' && buf[46] == 'b',
+	      "plain data, and a packet behind it");
+	n = read(mixed[0], buf, sizeof(buf));
+	CHECK(n == 1 && *buf == 'c', "a packet of one byte has %zd", n);
+	n = read(mixed[0], buf, 3);
+	CHECK(n == 1 && *buf == 'd', "the last byte is %zd", n);
+	fill_mixed();
+}
+
 static void check_position(int fd, off_t pos, const char *what)
 {
 	off_t got = lseek(fd, 0, SEEK_CUR);
@@ -313,6 +359,7 @@ static void check_pipes(void)
 		      "packet %d has %zd bytes", i, n);
 		CHECK(write(packets[1], p[i], strlen(p[i])) > 0, "write: %s", strerror(errno));
 	}
+	check_mixed();
 	CHECK(!ioctl(full[0], FIONREAD, &avail) && avail == 65536, "full pipe holds %d", avail);
 	CHECK(write(full[1], "x", 1) == -1 && errno == EAGAIN, "the full pipe takes more");
 	free(want);

@@ -23,7 +23,7 @@ static int sfd, child_sfd;
 static int pid_self, pid_child, pid_zombie, pid_reaped, pid_killed, pid_dup;
 static pid_t child, zombie;
 static int path_dir, path_file, path_link, path_proc;
-static int fifo_r, fifo_w, fifo_rw, quiet_r;
+static int fifo_r, fifo_w, fifo_rw, quiet_r, left_r, late_r;
 static int proc_status, proc_dir, proc_comm, proc_mem, proc_global;
 static int own_r, own_w, grp_r, grp_w, plain_r, plain_w;
 static int fds_before;
@@ -107,7 +107,9 @@ static void build_paths(void)
 
 static void build_fifos(void)
 {
-	char *path = victim_path("fifo"), *quiet = victim_path("quiet");
+	char *path = victim_path("fifo"), *quiet = victim_path("quiet"),
+	     *left = victim_path("left");
+	int fd;
 
 	MUST(mkfifo(path, 0640));
 	fifo_r = MUST(open(path, O_RDONLY | O_NONBLOCK));
@@ -117,6 +119,13 @@ static void build_fifos(void)
 	MUST(write(fifo_w, "queued in a fifo", 16));
 	MUST(mkfifo(quiet, 0600));
 	quiet_r = MUST(open(quiet, O_RDONLY | O_NONBLOCK));
+	/* a writer has come and gone, and after it another reader has come */
+	MUST(mkfifo(left, 0600));
+	left_r = MUST(open(left, O_RDONLY | O_NONBLOCK));
+	fd = MUST(open(left, O_WRONLY));
+	MUST(write(fd, "left behind", 11));
+	close(fd);
+	late_r = MUST(open(left, O_RDONLY | O_NONBLOCK));
 }
 
 static void build_proc(void)
@@ -251,6 +260,14 @@ static void check_paths(void)
 	close(fd);
 }
 
+static int polled(int fd)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+
+	MUST(poll(&p, 1, 0));
+	return p.revents;
+}
+
 static void check_fifos(void)
 {
 	char buf[64];
@@ -265,6 +282,11 @@ static void check_fifos(void)
 	CHECK(read(fifo_rw, buf, 1) == -1 && errno == EAGAIN, "the fifo holds more");
 	CHECK(write(fifo_w, "queued in a fifo", 16) == 16, "fifo: %s", strerror(errno));
 	CHECK(read(quiet_r, buf, 1) == 0, "the quiet fifo has a writer");
+	CHECK(polled(quiet_r) == 0, "a fifo that never had a writer polls %x", polled(quiet_r));
+	CHECK(polled(left_r) == (POLLIN | POLLHUP), "a fifo's reader, who had a writer, polls %x",
+	      polled(left_r));
+	CHECK(polled(late_r) == POLLIN, "a fifo's reader, who came too late, polls %x",
+	      polled(late_r));
 }
 
 static void check_proc(void)
