@@ -215,6 +215,18 @@ int sock_int(int fd, int level, int name);
  */
 int sock_put_back(int fd, int level, int name, int value);
 
+/* ---- sockets of a live tree, while they are looked at (guard.c) ----------------------- */
+
+enum { SOCK_GUARDED_MAX = 8 };
+/*
+ * From here on, what is set by sock_guard_set() is taken back by sock_guard_end(), or if ckpt is
+ * killed by a process that waits for that. One socket at a time.
+ */
+int sock_guard_begin(struct sock_state *st, int fd);
+int sock_guard_set(struct sock_state *st, int level, int name, int value);
+int sock_guard_end(struct sock_state *st);
+void sock_guard_stop(struct sock_state *st);
+
 /* ---- filters, multicast groups ------------------------------------------------------ */
 
 int sock_filter_survey(struct ckpt_run *run, const struct ckpt_fd_found *f);

@@ -101,7 +101,6 @@ int sock_repair_enter(struct sock_state *st, int fd);
 int sock_repair_leave(struct sock_state *st);
 /* The first bytes that wait in a live one, as recv(2) with MSG_PEEK; SO_PEEK_OFF stays. */
 ssize_t sock_tcp_peek(struct sock_state *st, int fd, void *buf, size_t size);
-void sock_guard_stop(struct sock_state *st);
 /* When all sockets are bound and listen: connect those that wait to be accepted. */
 int sock_tcp_settle(struct ckpt_run *run, struct ckpt_error *err);
 

@@ -59,38 +59,22 @@ int sock_udp_queue_survey(struct ckpt_run *run, const struct ckpt_fd_found *f)
 
 /* What the kernel tells about a datagram if it is asked to. */
 static const struct ask {
-	int level, name;
+	int level, name, value;
 } asks[] = {
-	{ IPPROTO_IP, IP_PKTINFO },	   { IPPROTO_IP, IP_RECVTOS },
-	{ IPPROTO_IP, IP_RECVTTL },	   { IPPROTO_IPV6, IPV6_RECVPKTINFO },
-	{ IPPROTO_IPV6, IPV6_RECVTCLASS }, { IPPROTO_IPV6, IPV6_RECVHOPLIMIT },
-	{ SOL_SOCKET, SO_PEEK_OFF },
+	{ IPPROTO_IP, IP_PKTINFO, 1 },	      { IPPROTO_IP, IP_RECVTOS, 1 },
+	{ IPPROTO_IP, IP_RECVTTL, 1 },	      { IPPROTO_IPV6, IPV6_RECVPKTINFO, 1 },
+	{ IPPROTO_IPV6, IPV6_RECVTCLASS, 1 }, { IPPROTO_IPV6, IPV6_RECVHOPLIMIT, 1 },
+	{ SOL_SOCKET, SO_PEEK_OFF, 0 },
 };
-#define N_ASKS	 CKPT_ARRAY_SIZE(asks)
-#define PEEK_OFF (N_ASKS - 1)
+_Static_assert(CKPT_ARRAY_SIZE(asks) <= SOCK_GUARDED_MAX, "SOCK_GUARDED_MAX is too small");
 
-static int ask_all(int fd, int domain, int *before, bool back)
+static int ask_all(struct sock_state *st, int domain)
 {
 	int r = 0;
 
-	for (size_t i = 0; i < N_ASKS; i++) {
-		int value = i == PEEK_OFF ? 0 : 1;
-
-		if (asks[i].level == IPPROTO_IPV6 && domain != AF_INET6)
-			continue;
-		if (!back)
-			before[i] = sock_int(fd, asks[i].level, asks[i].name);
-		else
-			value = before[i];
-		/* what it was is not known: then it stays as it is */
-		if (before[i] < 0 && i != PEEK_OFF) {
-			r = r ? r : -EIO;
-			continue;
-		}
-		/* all of them have to be as they were, also where one cannot */
-		if (sock_put_back(fd, asks[i].level, asks[i].name, value) && !r)
-			r = -errno;
-	}
+	for (size_t i = 0; !r && i < CKPT_ARRAY_SIZE(asks); i++)
+		if (asks[i].level != IPPROTO_IPV6 || domain == AF_INET6)
+			r = sock_guard_set(st, asks[i].level, asks[i].name, asks[i].value);
 	return r;
 }
 
@@ -232,12 +216,16 @@ int sock_udp_queue_read(struct ckpt_run *run, const struct ckpt_fd_found *f, Ckp
 			struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE uint8_t *buf = malloc(65536);
-	int before[N_ASKS] = { 0 }, r, back;
+	struct sock_state *st = sock_state(run);
 	size_t total = 0;
+	int r, back;
 
 	if (!buf)
 		return ckpt_fail(err, ENOMEM, "out of memory");
-	r = ask_all(f->fd, f->domain, before, false);
+	r = sock_guard_begin(st, f->fd);
+	if (r)
+		return ckpt_fail_sys(err, r, "watching over a socket's options");
+	r = ask_all(st, f->domain);
 	r = r ? ckpt_fail_sys(err, r, "setsockopt(2)") : 1;
 	while (r > 0 && rec->n_queue <= QUEUE_MANY && total <= QUEUE_MAX) {
 		r = take_datagram(run, f, buf, rec, err);
@@ -245,7 +233,7 @@ int sock_udp_queue_read(struct ckpt_run *run, const struct ckpt_fd_found *f, Ckp
 	}
 	if (r > 0)
 		r = ckpt_fail(err, EFBIG, "the socket's queue holds more than ckpt saves");
-	back = ask_all(f->fd, f->domain, before, true);
+	back = sock_guard_end(st);
 	return r ? r : back ? ckpt_fail_sys(err, back, "setsockopt(2)") : 0;
 }
 

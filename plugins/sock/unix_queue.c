@@ -302,7 +302,8 @@ static int look_at(struct ckpt_run *run, const struct ckpt_fd_found *f, uint32_t
 	int fd = f->fd, type = f->type;
 	struct pollfd p = { .fd = fd, .events = POLLIN };
 	struct reader q = { .look = look, .fd = fd, .type = type, .size = 64 * 1024 };
-	int before = sock_int(fd, SOL_SOCKET, SO_PEEK_OFF), r = 1;
+	struct sock_state *st = sock_state(run);
+	int r, back;
 
 	ckpt__sock__unix_end__init(&look->end);
 	if (poll(&p, 1, 0) < 0 || ioctl(fd, FIONREAD, &q.avail))
@@ -318,14 +319,18 @@ static int look_at(struct ckpt_run *run, const struct ckpt_fd_found *f, uint32_t
 	q.buf = q.size <= SOCK_QUEUE_MAX ? malloc(q.size) : NULL;
 	if (!q.buf)
 		return ckpt_fail(err, ENOMEM, "out of memory");
-	if (setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &q.off, sizeof(q.off)))
-		r = ckpt_fail_sys(err, errno, "SO_PEEK_OFF");
+	r = sock_guard_begin(st, fd);
+	if (r) {
+		free(q.buf);
+		return ckpt_fail_sys(err, r, "watching over a socket's options");
+	}
+	r = sock_guard_set(st, SOL_SOCKET, SO_PEEK_OFF, 0);
+	r = r ? ckpt_fail_sys(err, r, "SO_PEEK_OFF") : 1;
 	while (r > 0)
 		r = read_message(run, &q, &look->end, err);
-	if (sock_put_back(fd, SOL_SOCKET, SO_PEEK_OFF, before) && !r)
-		r = ckpt_fail_sys(err, errno, "SO_PEEK_OFF");
+	back = sock_guard_end(st);
 	free(q.buf);
-	return r;
+	return r ? r : back ? ckpt_fail_sys(err, back, "SO_PEEK_OFF") : 0;
 }
 
 void sock_look_free(struct sock_look *look)

@@ -268,8 +268,23 @@ static void check_others(void)
 	      "the pair is broken");
 }
 
+/* A look from outside sets it, and has to put it back however it ends. */
+static void check_peek_off(void)
+{
+	const int looked_at[] = { server, left, right, second, third };
+
+	for (size_t i = 0; i < sizeof(looked_at) / sizeof(*looked_at); i++) {
+		int off = 0;
+		socklen_t len = sizeof(off);
+
+		MUST(getsockopt(looked_at[i], SOL_SOCKET, SO_PEEK_OFF, &off, &len));
+		CHECK(off == -1, "SO_PEEK_OFF of socket %zu is %d", i, off);
+	}
+}
+
 static void check(void)
 {
+	check_peek_off();
 	check_server();
 	check_others();
 }

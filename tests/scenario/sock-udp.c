@@ -161,6 +161,25 @@ static void receive(int fd, const void *want, size_t want_len, const union addre
 		CHECK(tos == 0x48 && ttl == 77, "TOS %#x, TTL %d", tos, ttl);
 }
 
+/* A look from outside sets some, and has to put them back however it ends. */
+static void check_options(int fd, bool asks)
+{
+	const int names[] = { IP_PKTINFO, IP_RECVTOS, IP_RECVTTL };
+	int off = 0, on = 0;
+	socklen_t len = sizeof(off);
+
+	MUST(getsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &off, &len));
+	CHECK(off == -1, "SO_PEEK_OFF is %d", off);
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+		len = sizeof(on);
+		MUST(getsockopt(fd, IPPROTO_IP, names[i], &on, &len));
+		CHECK(on == asks, "option %d is %d", names[i], on);
+	}
+	len = sizeof(on);
+	if (!getsockopt(fd, IPPROTO_IPV6, IPV6_RECVHOPLIMIT, &on, &len))
+		CHECK(!on, "IPV6_RECVHOPLIMIT is on");
+}
+
 static void check(void)
 {
 	union address mapped = { 0 };
@@ -169,6 +188,10 @@ static void check(void)
 	mapped.sa.sa_family = AF_INET6;
 	mapped.in6.sin6_port = from4.in.sin_port;
 	inet_pton(AF_INET6, "::ffff:127.0.0.1", &mapped.in6.sin6_addr);
+	check_options(any4, true);
+	check_options(connected, false);
+	check_options(only6, false);
+	check_options(both, false);
 	receive(any4, "one", 3, &from4, "127.0.0.1");
 	receive(any4, "two", 3, &from_closed, "127.0.0.7");
 	receive(any4, "", 0, &from4, "127.0.0.1");

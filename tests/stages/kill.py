@@ -21,6 +21,12 @@ def tests(context):
                                                               wanted)
     yield "kill/sendto/filtered", lambda test: faulting.named(faulting.Killed, context, test, "filtered",
                                                               "sendto", 0, wanted)
+    # while options of a socket are set for a look at what waits in it
+    for victim in ("sock-udp", "sock-dgram"):
+        yield f"kill/setsockopt/{victim}", lambda test, victim=victim: faulting.named(
+            faulting.Killed, context, test, victim, "setsockopt", 0, wanted)
+        yield f"kill/recvmsg/{victim}", lambda test, victim=victim: faulting.named(
+            faulting.Killed, context, test, victim, "recvmsg", 0, wanted)
     # while the tasks are let go, or killed, one after the other
     yield "kill/last/restore", lambda test: faulting.named(faulting.EndedRestore, context, test, "mnt-user",
                                                            "ptrace", 0, where=slice(-16, None))

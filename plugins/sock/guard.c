@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The repair mode of a connection that lives on: a socket that stays in it sends nothing any
- * more. And SO_PEEK_OFF, which a look moves. In case ckpt is killed just then, a process that
- * shares its descriptors puts the socket back.
+ * more. And options that are set for a look at what waits in a socket, SO_PEEK_OFF above all. In
+ * case ckpt is killed just then, a process that shares its descriptors puts the socket back.
  */
 #include "tcp.h"
 
@@ -21,7 +21,11 @@ struct sock_guard {
 	pid_t pid;
 	/* shared with it: the socket, or -1, is it in repair mode, and its options before */
 	volatile struct slot {
-		int fd, repair, reuse, peek;
+		int fd, repair, reuse;
+		unsigned n;
+		struct before {
+			int level, name, value;
+		} option[SOCK_GUARDED_MAX];
 	} * slot;
 	int engine; /* pidfd */
 };
@@ -29,8 +33,15 @@ struct sock_guard {
 /* Leaving the mode puts SO_REUSEADDR off. */
 static int leave(volatile const struct slot *s)
 {
-	int r = s->peek < 0 ? 0 : sock_put_back(s->fd, SOL_SOCKET, SO_PEEK_OFF, s->peek), off;
+	int r = 0, off;
 
+	/* all of them have to be as they were, also where one cannot */
+	for (unsigned i = s->n; i > 0; i--) {
+		volatile const struct before *b = &s->option[i - 1];
+
+		off = sock_put_back(s->fd, b->level, b->name, b->value);
+		r = off ? off : r;
+	}
 	if (!s->repair)
 		return r;
 	off = sock_tcp_set(s->fd, TCP_REPAIR_QUEUE, TCP_NO_QUEUE);
@@ -91,18 +102,46 @@ static int guard(struct sock_state *st, int fd, bool repair)
 		}
 	}
 	st->guard->slot->repair = repair;
-	st->guard->slot->reuse = sock_int(fd, SOL_SOCKET, SO_REUSEADDR);
-	st->guard->slot->peek = sock_int(fd, SOL_SOCKET, SO_PEEK_OFF);
+	st->guard->slot->reuse = repair ? sock_int(fd, SOL_SOCKET, SO_REUSEADDR) : 0;
+	st->guard->slot->n = 0;
 	st->guard->slot->fd = fd;
 	return 0;
+}
+
+int sock_guard_begin(struct sock_state *st, int fd)
+{
+	return guard(st, fd, false);
+}
+
+int sock_guard_set(struct sock_state *st, int level, int name, int value)
+{
+	volatile struct slot *s = st->guard->slot;
+	const int before = sock_int(s->fd, level, name);
+
+	/* what it was is not known: then it stays as it is; -1 of SO_PEEK_OFF is a value */
+	if (s->n == SOCK_GUARDED_MAX || (before < 0 && name != SO_PEEK_OFF))
+		return -EIO;
+	s->option[s->n].level = level;
+	s->option[s->n].name = name;
+	s->option[s->n].value = before;
+	s->n++;
+	return sock_put_back(s->fd, level, name, value);
+}
+
+int sock_guard_end(struct sock_state *st)
+{
+	int r = leave(st->guard->slot);
+
+	st->guard->slot->fd = -1;
+	return r;
 }
 
 int sock_repair_enter(struct sock_state *st, int fd)
 {
 	int r = guard(st, fd, true);
 
-	if (!r && st->guard->slot->peek >= 0)
-		r = sock_put_back(fd, SOL_SOCKET, SO_PEEK_OFF, -1);
+	if (!r && sock_int(fd, SOL_SOCKET, SO_PEEK_OFF) >= 0)
+		r = sock_guard_set(st, SOL_SOCKET, SO_PEEK_OFF, -1);
 	if (!r) {
 		r = sock_tcp_set(fd, TCP_REPAIR, SOCK_REPAIR_ON);
 		if (!r)
@@ -117,10 +156,7 @@ int sock_repair_enter(struct sock_state *st, int fd)
 
 int sock_repair_leave(struct sock_state *st)
 {
-	int r = leave(st->guard->slot);
-
-	st->guard->slot->fd = -1;
-	return r;
+	return sock_guard_end(st);
 }
 
 ssize_t sock_tcp_peek(struct sock_state *st, int fd, void *buf, size_t size)
@@ -130,7 +166,7 @@ ssize_t sock_tcp_peek(struct sock_state *st, int fd, void *buf, size_t size)
 	ssize_t got;
 
 	if (!r && moves)
-		r = sock_put_back(fd, SOL_SOCKET, SO_PEEK_OFF, -1);
+		r = sock_guard_set(st, SOL_SOCKET, SO_PEEK_OFF, -1);
 	got = r ? r : recv(fd, buf, size, MSG_PEEK | MSG_DONTWAIT);
 	got = got < 0 && !r ? -errno : got;
 	if (moves && st->guard)
