@@ -63,48 +63,37 @@ static int take_attr(struct sock_state *st, struct sock_unix_diag *d, struct rta
 	return 0;
 }
 
-static int take_socket(struct sock_state *st, const struct ckpt_ns *net, size_t *cap,
-		       struct nlmsghdr *h)
+struct listing {
+	char *buf;
+	size_t size, cap;
+	struct sock_state *st;
+	const struct ckpt_ns *net;
+};
+
+static int take_socket(void *arg, struct nlmsghdr *h)
 {
+	struct listing *x = arg;
+	struct sock_state *st = x->st;
 	struct unix_diag_msg *m = NLMSG_DATA(h);
 	int left = (int)h->nlmsg_len - (int)NLMSG_LENGTH(sizeof(*m));
 	struct sock_unix_diag d = {
-		.net = net, .ino = m->udiag_ino, .type = m->udiag_type, .state = m->udiag_state
+		.net = x->net, .ino = m->udiag_ino, .type = m->udiag_type, .state = m->udiag_state
 	};
 
 	for (struct rtattr *a = (struct rtattr *)(m + 1); RTA_OK(a, left); a = RTA_NEXT(a, left))
 		if (take_attr(st, &d, a))
 			return -ENOMEM;
-	if (st->n_diag == *cap) {
-		size_t want = *cap ? *cap * 2 : 256;
+	if (st->n_diag == x->cap) {
+		size_t want = x->cap ? x->cap * 2 : 256;
 		struct sock_unix_diag *more = realloc(st->diag, want * sizeof(*more));
 
 		if (!more)
 			return -ENOMEM;
 		st->diag = more;
-		*cap = want;
+		x->cap = want;
 	}
 	st->diag[st->n_diag++] = d;
 	return 0;
-}
-
-/* 1: there is more to come. */
-static int take_buffer(struct sock_state *st, const struct ckpt_ns *net, size_t *cap,
-		       struct nlmsghdr *h, unsigned left)
-{
-	for (; NLMSG_OK(h, left); h = NLMSG_NEXT(h, left)) {
-		const struct nlmsgerr *e = NLMSG_DATA(h);
-		int r;
-
-		if (h->nlmsg_type == NLMSG_DONE)
-			return 0;
-		if (h->nlmsg_type == NLMSG_ERROR)
-			return e->error ? e->error : -EPROTO;
-		r = take_socket(st, net, cap, h);
-		if (r)
-			return r;
-	}
-	return 1;
 }
 
 static int ask(int nl)
@@ -125,11 +114,6 @@ static int ask(int nl)
 	return send(nl, &q, sizeof(q), 0) == sizeof(q) ? 0 : -errno;
 }
 
-struct listing {
-	char *buf;
-	size_t size, cap;
-};
-
 /* Those of the network namespace that we are in. */
 static int list(struct sock_state *st, const struct ckpt_ns *ns, void *arg)
 {
@@ -137,16 +121,9 @@ static int list(struct sock_state *st, const struct ckpt_ns *ns, void *arg)
 	CKPT_AUTO_FD int nl = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
 	int r = nl < 0 ? -errno : ask(nl);
 
-	if (!r)
-		r = 1;
-	while (r > 0) {
-		ssize_t len = recv(nl, x->buf, x->size, 0);
-
-		r = len < 0 ? -errno
-			    : take_buffer(st, ns, &x->cap, (struct nlmsghdr *)x->buf,
-					  (unsigned)len);
-	}
-	return r;
+	x->st = st;
+	x->net = ns;
+	return r ? r : sock_nl_list(nl, x->buf, x->size, take_socket, x);
 }
 
 int sock_unix_diag(struct ckpt_run *run, struct ckpt_error *err)
@@ -154,7 +131,7 @@ int sock_unix_diag(struct ckpt_run *run, struct ckpt_error *err)
 	struct sock_state *st = sock_state(run);
 	const size_t size = 256 * 1024;
 	CKPT_AUTO_FREE char *buf = malloc(size);
-	struct listing x = { buf, size, 0 };
+	struct listing x = { .buf = buf, .size = size };
 
 	if (st->diag_known)
 		return 0;

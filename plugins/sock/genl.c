@@ -85,14 +85,18 @@ static void take_group(struct family *f, const struct nlattr *group)
 	f->n_groups += g->number && g->name[0];
 }
 
-static int take_family(struct families *fs, const struct nlmsghdr *h)
+static int take_family(void *arg, struct nlmsghdr *h)
 {
+	struct families *fs = arg;
 	const char *from = (const char *)NLMSG_DATA(h) + GENL_HDRLEN;
 	const size_t left = h->nlmsg_len - NLMSG_LENGTH(GENL_HDRLEN);
-	struct family *more = realloc(fs->list, (fs->n + 1) * sizeof(*more)), *f;
+	struct family *more, *f;
 	uint16_t number = 0;
 	size_t len, inner;
 
+	if (h->nlmsg_type != GENL_ID_CTRL || h->nlmsg_len < NLMSG_LENGTH(GENL_HDRLEN))
+		return -EPROTO;
+	more = realloc(fs->list, (fs->n + 1) * sizeof(*more));
 	if (!more)
 		return -ENOMEM;
 	fs->list = more;
@@ -116,26 +120,6 @@ static int take_family(struct families *fs, const struct nlmsghdr *h)
 	f->number = number;
 	fs->n += number && f->name[0];
 	return 0;
-}
-
-/* 1: there is more to come. */
-static int take_buffer(struct families *fs, const struct nlmsghdr *h, unsigned left)
-{
-	for (; NLMSG_OK(h, left); h = NLMSG_NEXT(h, left)) {
-		const struct nlmsgerr *e = NLMSG_DATA(h);
-		int r;
-
-		if (h->nlmsg_type == NLMSG_DONE)
-			return 0;
-		if (h->nlmsg_type == NLMSG_ERROR)
-			return e->error ? e->error : -EPROTO;
-		if (h->nlmsg_type != GENL_ID_CTRL || h->nlmsg_len < NLMSG_LENGTH(GENL_HDRLEN))
-			return -EPROTO;
-		r = take_family(fs, h);
-		if (r)
-			return r;
-	}
-	return 1;
 }
 
 struct question {
@@ -171,13 +155,7 @@ static int families_read(struct families *fs, struct ckpt_error *err)
 
 	fs->n = 0;
 	if (!r)
-		r = 1;
-	while (r > 0) {
-		ssize_t len = recv(nl, buf, BUFFER, 0);
-
-		r = len < 0 ? -errno
-			    : take_buffer(fs, (const struct nlmsghdr *)(void *)buf, (unsigned)len);
-	}
+		r = sock_nl_list(nl, buf, BUFFER, take_family, fs);
 	return r < 0 ? ckpt_fail_sys(err, -r, "list of the families of generic netlink") : 0;
 }
 

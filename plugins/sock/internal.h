@@ -215,6 +215,13 @@ int sock_int(int fd, int level, int name);
  */
 int sock_put_back(int fd, int level, int name, int value);
 
+/* ---- lists that netlink gives (nl.c) -------------------------------------------------- */
+
+struct nlmsghdr;
+/* Receive all of one, that was asked for: `take` each message; not 0 ends that, and is returned. */
+int sock_nl_list(int nl, char *buf, size_t size, int (*take)(void *arg, struct nlmsghdr *h),
+		 void *arg);
+
 /* ---- sockets of a live tree, while they are looked at (guard.c) ----------------------- */
 
 enum { SOCK_GUARDED_MAX = 8 };

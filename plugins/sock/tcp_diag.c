@@ -45,9 +45,18 @@ static bool has_keys(const struct nlmsghdr *h)
 	return false;
 }
 
-static int take_socket(struct sock_state *st, uint32_t net, const struct nlmsghdr *h)
+struct listing {
+	char *buf;
+	size_t size;
+	struct sock_state *st;
+	uint32_t net;
+};
+
+static int take_socket(void *arg, struct nlmsghdr *h)
 {
+	const struct listing *x = arg;
 	const struct inet_diag_msg *m = NLMSG_DATA(h);
+	struct sock_state *st = x->st;
 	struct sock_tcp_diag *d;
 
 	if (st->n_tcp == st->cap_tcp) {
@@ -61,7 +70,7 @@ static int take_socket(struct sock_state *st, uint32_t net, const struct nlmsghd
 	}
 	d = &st->tcp[st->n_tcp++];
 	memset(d, 0, sizeof(*d));
-	d->net = net;
+	d->net = x->net;
 	take_address(d->src, m->idiag_family, m->id.idiag_src);
 	take_address(d->dst, m->idiag_family, m->id.idiag_dst);
 	d->sport = m->id.idiag_sport;
@@ -73,24 +82,6 @@ static int take_socket(struct sock_state *st, uint32_t net, const struct nlmsghd
 	d->device = m->id.idiag_if;
 	d->signs = has_keys(h);
 	return 0;
-}
-
-/* 1: there is more to come. */
-static int take_buffer(struct sock_state *st, uint32_t net, struct nlmsghdr *h, unsigned left)
-{
-	for (; NLMSG_OK(h, left); h = NLMSG_NEXT(h, left)) {
-		const struct nlmsgerr *e = NLMSG_DATA(h);
-		int r;
-
-		if (h->nlmsg_type == NLMSG_DONE)
-			return 0;
-		if (h->nlmsg_type == NLMSG_ERROR)
-			return e->error ? e->error : -EPROTO;
-		r = take_socket(st, net, h);
-		if (r)
-			return r;
-	}
-	return 1;
 }
 
 struct request {
@@ -111,37 +102,28 @@ static struct request request_of(int type, int flags, int family)
 	};
 }
 
-static int list_family(struct sock_state *st, uint32_t net, int nl, int family, char *buf,
-		       size_t size)
+static int list_family(struct listing *x, int nl, int family)
 {
 	struct request q = request_of(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, family);
-	int r;
 
 	/* it tells of keys only beside this */
 	q.r.idiag_ext = 1 << (INET_DIAG_INFO - 1);
-	r = send(nl, &q, sizeof(q), 0) == sizeof(q) ? 1 : -errno;
-
-	while (r > 0) {
-		ssize_t len = recv(nl, buf, size, 0);
-
-		r = len < 0 ? -errno : take_buffer(st, net, (struct nlmsghdr *)buf, (unsigned)len);
-	}
-	return r;
+	if (send(nl, &q, sizeof(q), 0) != sizeof(q))
+		return -errno;
+	return sock_nl_list(nl, x->buf, x->size, take_socket, x);
 }
-
-struct listing {
-	char *buf;
-	size_t size;
-};
 
 /* Those of the network namespace that we are in. */
 static int list(struct sock_state *st, const struct ckpt_ns *ns, void *arg)
 {
-	const struct listing *x = arg;
+	struct listing *x = arg;
 	CKPT_AUTO_FD int nl = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
-	int r = nl < 0 ? -errno : list_family(st, ns->id, nl, AF_INET, x->buf, x->size);
+	int r;
 
-	return r ? r : list_family(st, ns->id, nl, AF_INET6, x->buf, x->size);
+	x->st = st;
+	x->net = ns->id;
+	r = nl < 0 ? -errno : list_family(x, nl, AF_INET);
+	return r ? r : list_family(x, nl, AF_INET6);
 }
 
 int sock_tcp_diag(struct ckpt_run *run, struct ckpt_error *err)
@@ -149,7 +131,7 @@ int sock_tcp_diag(struct ckpt_run *run, struct ckpt_error *err)
 	struct sock_state *st = sock_state(run);
 	const size_t size = 256 * 1024;
 	CKPT_AUTO_FREE char *buf = malloc(size);
-	struct listing x = { buf, size };
+	struct listing x = { .buf = buf, .size = size };
 
 	if (st->tcp_known)
 		return 0;
