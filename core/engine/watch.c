@@ -120,14 +120,34 @@ static ssize_t read_small(const struct sleeper *s, const char *file, char *text,
 	return n;
 }
 
+/* As long as it is: it has all supplementary groups, which may be 65,536. */
+static char *read_status(const struct sleeper *s)
+{
+	size_t size = 4096;
+	char *text = NULL, *more;
+	ssize_t n = 0;
+
+	while ((more = realloc(text, size))) {
+		text = more;
+		n = read_small(s, "status", text, size);
+		if (n <= 0 || (size_t)n < size - 1)
+			break;
+		size *= 4;
+	}
+	if (more && n > 0)
+		return text;
+	free(text);
+	return NULL;
+}
+
 /* How often it has left a processor; false: it is on one, or there is no such thread. */
 static bool sleeps(const struct sleeper *s, uint64_t *switches)
 {
-	char text[4096], value[24];
+	CKPT_AUTO_FREE char *text = read_status(s);
+	char value[24];
 
 	*switches = 0;
-	if (read_small(s, "status", text, sizeof(text)) <= 0 ||
-	    ckpt_proc_field(text, "State", value, sizeof(value)) || !strchr("SD", *value))
+	if (!text || ckpt_proc_field(text, "State", value, sizeof(value)) || !strchr("SD", *value))
 		return false;
 	if (ckpt_proc_field(text, "voluntary_ctxt_switches", value, sizeof(value)))
 		return false;

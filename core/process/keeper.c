@@ -258,15 +258,25 @@ static inline SPAWN_PART bool is_zombie(const char *text, int64_t n)
  */
 static inline SPAWN_PART bool is_killed(const struct keeper *k)
 {
+	enum { OVERLAP = 64 }; /* more than has_sigkill() and is_zombie() look for */
 	const struct timespec nap = { 0, 100000000 };
 	char text[4096];
-	int64_t fd = open_path(k->engine_status, O_RDONLY), n;
+	int64_t fd = open_path(k->engine_status, O_RDONLY), n, kept = 0;
+	bool yes = false;
 
 	if (fd < 0)
 		return false;
-	n = sys6(SYS_read, fd, (int64_t)(uintptr_t)text, sizeof(text), 0, 0, 0);
+	/* there may be 65,536 supplementary groups in it, before what we want to know */
+	while (!yes && (n = sys6(SYS_read, fd, (int64_t)(uintptr_t)(text + kept),
+				 (int64_t)sizeof(text) - kept, 0, 0, 0)) > 0) {
+		n += kept;
+		yes = has_sigkill(text, n) || is_zombie(text, n);
+		kept = n < OVERLAP ? n : OVERLAP;
+		for (int64_t i = 0; i < kept; i++)
+			((volatile char *)text)[i] = text[n - kept + i];
+	}
 	sys6(SYS_close, fd, 0, 0, 0, 0, 0);
-	if (n <= 0 || (!has_sigkill(text, n) && !is_zombie(text, n)))
+	if (!yes)
 		return false;
 	/* it may be about to end, in a call that is not over yet */
 	sys6(SYS_nanosleep, (int64_t)(uintptr_t)&nap, 0, 0, 0, 0, 0);

@@ -74,12 +74,13 @@ class Outside:
         # what the kernel remembers of the file
         time.sleep(0.1)
 
-    def start(self, *args):
+    def start(self, *args, groups=0):
         """ckpt, of which nobody knows when it ends: not while it waits for the server."""
         with (open(self.test.dir / "out", "w", encoding="utf-8") as out,
               open(self.test.dir / "err", "w", encoding="utf-8") as err):
             child = subprocess.Popen([*self.ckpt.prefix, self.ckpt.binary, *map(str, args)], stdout=out,
-                                     stderr=err, stdin=subprocess.DEVNULL, cwd="/")
+                                     stderr=err, stdin=subprocess.DEVNULL, cwd="/",
+                                     extra_groups=range(100000, 100000 + groups))
         self.test.cleanup(child.wait)
         self.test.cleanup(child.kill)
         self.test.cleanup(self.end)
@@ -126,12 +127,12 @@ def silent(context, test, use, how):
     expect(code == codes.FAILED, f"interrupted, it ended with {code}")
 
 
-def standing(context, test, use, how, sig):
+def standing(context, test, use, how, sig, groups=0):
     """It hangs as soon as the tree stands: the tree goes on a moment after a signal, or ten seconds later;
     ckpt with it, unless the request was taken, which no signal ends."""
     it = Outside(context, test, use, how)
     it.hang(True)
-    child = it.start("dump", "-t", it.victim.pid, "-D", test.dir / "image", "-R")
+    child = it.start("dump", "-t", it.victim.pid, "-D", test.dir / "image", "-R", groups=groups)
     # the server has noticed
     proc.wait_until("it was not asked", lambda: proc.read(it.dir / "hang") == "")
     time.sleep(0.5)
@@ -167,3 +168,6 @@ def tests(context):
         for how in ("unread", "unanswered"):
             yield (f"served/standing-{sig.name if sig else 'patience'}-{how}",
                    lambda test, how=how, sig=sig: standing(context, test, "file", how, sig))
+        # they are in a file of /proc that tells how it is with a thread, before what matters
+        yield (f"served/standing-{sig.name if sig else 'patience'}-groups",
+               lambda test, sig=sig: standing(context, test, "file", "unanswered", sig, 3000))
