@@ -117,8 +117,18 @@ def sizes(context, test):
         raise Failure("; ".join(bad[:3]))
 
 
+def points(context, test):
+    """Plugin authors are told of each extension point."""
+    names = {match for path in (context.source / "include/ckpt").glob("*.h")
+             for match in re.findall(r'#define CKPT_\w+_POINT "(\w+)"', path.read_text(encoding="utf-8"))}
+    told = (context.source / "docs/plugin-authors.md").read_text(encoding="utf-8")
+    missing = sorted(name for name in names if f"\n| `{name}` |" not in told)
+    test.log(f"{len(names)} points")
+    expect(names and not missing, f"docs/plugin-authors.md says nothing of {', '.join(missing)}")
+
+
 def tests(context):
     """See the functions."""
-    for function in (spdx, clang_format, shellcheck, python, cppcheck, sizes):
+    for function in (spdx, clang_format, shellcheck, python, cppcheck, sizes, points):
         name = function.__name__.replace("_", "-")
         yield f"lint/{name}", lambda test, function=function: function(context, test)
