@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 
 /* What stays of a one-shot target's events once it has fired. */
 #define PRIVATE_BITS (EPOLLWAKEUP | EPOLLONESHOT | EPOLLET | EPOLLEXCLUSIVE)
@@ -17,9 +18,16 @@
 struct target {
 	uint32_t num, toff, events;
 	uint64_t data;
+	uint64_t dev, ino;	   /* of the file; dev 0: the kernel does not say */
 	const struct fd_entry *at; /* a task's descriptor that is the target */
 	int epoll;		   /* the epoll's number in that task */
 	bool stale;		   /* it is there under another number only */
+};
+
+/* What the survey has found out, for the record: fd_file.known. */
+struct known {
+	size_t n;
+	struct target list[];
 };
 
 static bool epoll_match(const struct ckpt_fd_found *f)
@@ -27,18 +35,42 @@ static bool epoll_match(const struct ckpt_fd_found *f)
 	return !strcmp(f->link, "anon_inode:[eventpoll]");
 }
 
+/* The number after that word on this line. */
+static bool word(const char *line, const char *key, int base, uint64_t *value)
+{
+	const char *end = strchrnul(line + 1, '\n');
+	const char *at = memmem(line, (size_t)(end - line), key, strlen(key));
+
+	if (at)
+		*value = strtoull(at + strlen(key), NULL, base);
+	return at != NULL;
+}
+
+/* Not with sscanf(3), which first looks for the end of all that is left. */
+static bool parse_target(const char *line, struct target *t)
+{
+	uint64_t num, events, dev = 0;
+
+	if (!word(line, "tfd:", 10, &num) || !word(line, "events:", 16, &events) ||
+	    !word(line, "data:", 16, &t->data))
+		return false;
+	t->num = (uint32_t)num;
+	t->events = (uint32_t)events;
+	/* as the kernel keeps it */
+	if (word(line, " ino:", 16, &t->ino) && word(line, " sdev:", 16, &dev))
+		t->dev = makedev(dev >> 20, dev & 0xfffff);
+	return true;
+}
+
 static int parse_targets(const char *fdinfo, struct target **out, size_t *n)
 {
 	size_t cap = 0;
 
 	for (const char *line = strstr(fdinfo, "\ntfd:"); line; line = strstr(line + 1, "\ntfd:")) {
-		struct target t = { 0 };
-		unsigned long long data;
+		struct target t = { .toff = (uint32_t)*n };
 
-		if (sscanf(line, "\ntfd: %u events: %x data: %llx", &t.num, &t.events, &data) != 3)
+		if (!parse_target(line, &t))
 			return -EPROTO;
-		t.data = data;
-		t.toff = (uint32_t)*n;
 		if (*n == cap) {
 			struct target *more = realloc(*out, (cap = cap ? cap * 2 : 16) * sizeof(t));
 
@@ -79,45 +111,74 @@ static int read_targets(const char *fdinfo, struct target **out, size_t *n)
 }
 
 /* Is the target what this task has under that number? */
-static bool is_target(const struct fd_entry *epoll, const struct target *t, pid_t pid, int num)
+static bool is_slot(const struct fd_entry *epoll, const struct target *t, pid_t pid, int num)
 {
 	struct kcmp_epoll_slot slot = { (uint32_t)fd_entry_num(epoll), t->num, t->toff };
 
 	return syscall(SYS_kcmp, pid, fd_entry_pid(epoll), KCMP_EPOLL_TFD, num, &slot) == 0;
 }
 
-/* Somebody in the tree must have the file open, or else nobody could tell what it is. */
-static bool locate_stale(const struct fd_state *st, const struct fd_file *epoll, struct target *t)
+/*
+ * To answer, the kernel walks through all targets that come before. A server's targets are sockets,
+ * and those need not be asked about: no two descriptions that can be waited for have the inode of
+ * one.
+ */
+static bool is_socket(const struct fd_state *st, const struct target *t)
 {
-	for (size_t i = 0; i < st->n_files; i++) {
+	return t->dev && st->nameless[FD_SOCKETS].st_dev == t->dev;
+}
+
+static bool has_socket(const struct fd_entry *e, const struct target *t)
+{
+	return e->st.st_dev == t->dev && e->st.st_ino == t->ino && !(e->flags & O_PATH);
+}
+
+/* Somebody in the tree must have the file open, or else nobody could tell what it is. */
+static const struct fd_entry *find_stale(const struct fd_state *st, const struct fd_file *epoll,
+					 const struct target *t)
+{
+	struct fd_file *const *same;
+	size_t n = is_socket(st, t) ? fd_files_of(st, t->dev, (ino_t)t->ino, &same) : 0;
+
+	for (size_t i = 0; i < n; i++)
+		if (has_socket(same[i]->first, t))
+			return same[i]->first;
+	for (size_t i = 0; i < st->n_files && !is_socket(st, t); i++) {
 		const struct fd_entry *e = st->files[i].first;
 
-		if (!is_target(epoll->first, t, fd_entry_pid(e), fd_entry_num(e)))
-			continue;
-		t->at = e;
-		t->epoll = epoll->first->num;
-		t->stale = true;
-		return true;
+		if (is_slot(epoll->first, t, fd_entry_pid(e), fd_entry_num(e)))
+			return e;
 	}
-	return false;
+	return NULL;
+}
+
+/* Does this task, which has the epoll, have the target under its number? Into t->at. */
+static bool is_target(struct ckpt_run *run, const struct fd_entry *epoll, struct target *t)
+{
+	const struct fd_state *st = fd_state(run);
+
+	t->at = fd_entry_find(st, epoll->task, (int)t->num);
+	if (is_socket(st, t))
+		return t->at && has_socket(t->at, t);
+	/* a running task may have opened it after its table was read */
+	return is_slot(epoll, t, fd_entry_pid(epoll), (int)t->num) && (t->at || ckpt_is_live(run));
 }
 
 /* Some task that has the epoll open has the target under its number, or another has it. */
 static bool locate(struct ckpt_run *run, const struct fd_file *epoll, struct target *t)
 {
 	for (const struct fd_entry *h = epoll->first; h; h = h->next) {
-		if (!is_target(h, t, fd_entry_pid(h), (int)t->num))
-			continue;
-		t->at = fd_entry_find(fd_state(run), h->task, (int)t->num);
 		t->epoll = h->num;
-		/* a running task may have opened it after its table was read */
-		if (t->at || ckpt_is_live(run))
+		if (is_target(run, h, t))
 			return true;
 	}
-	return locate_stale(fd_state(run), epoll, t);
+	t->at = find_stale(fd_state(run), epoll, t);
+	t->epoll = epoll->first->num;
+	t->stale = t->at != NULL;
+	return t->stale;
 }
 
-static const struct fd_file *file_of(const struct fd_state *st, const struct ckpt_fd_found *f)
+static struct fd_file *file_of(const struct fd_state *st, const struct ckpt_fd_found *f)
 {
 	const struct fd_entry *e = fd_entry_find(st, f->task, f->num);
 
@@ -148,9 +209,24 @@ static int survey_target(struct ckpt_run *run, const struct ckpt_fd_found *f,
 	return 0;
 }
 
+/* The tree stands when its state is collected: what was found out holds then too. */
+static int keep(struct fd_file *epoll, const struct target *list, size_t n)
+{
+	struct known *k = malloc(sizeof(*k) + n * sizeof(*list));
+
+	if (!k)
+		return -ENOMEM;
+	k->n = n;
+	if (n)
+		memcpy(k->list, list, n * sizeof(*list));
+	free(epoll->known);
+	epoll->known = k;
+	return 0;
+}
+
 static int epoll_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, struct ckpt_error *err)
 {
-	const struct fd_file *epoll = file_of(fd_state(run), f);
+	struct fd_file *epoll = file_of(fd_state(run), f);
 	CKPT_AUTO_FREE struct target *list = NULL;
 	size_t n = 0;
 	int r = epoll ? read_targets(f->fdinfo, &list, &n) : -ENOENT, out = 0;
@@ -161,6 +237,8 @@ static int epoll_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, str
 		r = survey_target(run, f, epoll, &list[i]);
 		out |= r > 0;
 	}
+	if (r >= 0 && keep(epoll, list, n))
+		return ckpt_fail(err, ENOMEM, "out of memory");
 	return r < 0 ? r : out;
 }
 
@@ -180,39 +258,35 @@ static int by_place(const void *va, const void *vb)
 static int epoll_collect(struct ckpt_run *run, const struct ckpt_fd_found *f,
 			 struct ckpt_error *err)
 {
-	const struct fd_state *st = fd_state(run);
-	const struct fd_file *epoll = file_of(st, f);
-	CKPT_AUTO_FREE Ckpt__Fd__EpollTarget *recs = NULL;
-	CKPT_AUTO_FREE Ckpt__Fd__EpollTarget **ptr = NULL;
-	CKPT_AUTO_FREE struct target *list = NULL;
+	const struct fd_file *epoll = file_of(fd_state(run), f);
+	const struct known *known = epoll ? epoll->known : NULL;
+	const size_t n = known ? known->n : 0;
+	CKPT_AUTO_FREE Ckpt__Fd__EpollTarget *recs = calloc(n + 1, sizeof(*recs));
+	CKPT_AUTO_FREE Ckpt__Fd__EpollTarget **ptr = calloc(n + 1, sizeof(*ptr));
 	Ckpt__Fd__Epoll rec = CKPT__FD__EPOLL__INIT;
-	size_t n = 0;
-	int r = epoll ? read_targets(f->fdinfo, &list, &n) : -ENOENT;
 
-	recs = calloc(n + 1, sizeof(*recs));
-	ptr = calloc(n + 1, sizeof(*ptr));
-	if (r || !recs || !ptr)
-		return ckpt_fail_sys(err, r ? r : ENOMEM, "reading the targets of an epoll");
+	if (!known || !recs || !ptr)
+		return ckpt_fail_sys(err, known ? ENOMEM : ENOENT, "the targets of an epoll");
 	rec.id = f->file;
 	rec.targets = ptr;
 	for (size_t i = 0; i < n; i++) {
+		const struct target *from = &known->list[i];
 		Ckpt__Fd__EpollTarget *t = &recs[rec.n_targets];
 
-		if (!locate(run, epoll, &list[i]))
-			return ckpt_fail(err, ENOENT, "target %u of the epoll is gone",
-					 list[i].num);
+		if (!from->at)
+			return ckpt_fail(err, ENOENT, "target %u of the epoll is gone", from->num);
 		/* lost by permission: there is nothing to wait for */
-		if (list[i].at->file->out)
+		if (from->at->file->out)
 			continue;
 		ckpt__fd__epoll_target__init(t);
-		t->num = list[i].num;
-		t->file = list[i].at->file->id;
-		t->events = list[i].events;
-		t->data = list[i].data;
-		t->task = list[i].stale ? epoll->first->task->id : list[i].at->task->id;
-		t->epoll = (uint32_t)list[i].epoll;
-		t->from_task = list[i].stale ? list[i].at->task->id : 0;
-		t->from_num = list[i].stale ? (uint32_t)list[i].at->num : 0;
+		t->num = from->num;
+		t->file = from->at->file->id;
+		t->events = from->events;
+		t->data = from->data;
+		t->task = from->stale ? epoll->first->task->id : from->at->task->id;
+		t->epoll = (uint32_t)from->epoll;
+		t->from_task = from->stale ? from->at->task->id : 0;
+		t->from_num = from->stale ? (uint32_t)from->at->num : 0;
 		ptr[rec.n_targets++] = t;
 	}
 	if (rec.n_targets)

@@ -38,11 +38,14 @@ static bool inotify_match(const struct ckpt_fd_found *f)
 
 /* ---- from handle to path -------------------------------------------------------------- */
 
-static int parse_watch(const char *line, struct watch *w)
+static int parse_watch(const char *lines, struct watch *w)
 {
+	/* alone: sscanf(3) measures all of the text that follows, each time */
+	char line[256 + 2 * MAX_HANDLE_SZ];
 	unsigned bytes, type, byte;
 	int at = 0;
 
+	snprintf(line, sizeof(line), "%.*s", (int)(strchrnul(lines, '\n') - lines), lines);
 	if (sscanf(line,
 		   "inotify wd:%x ino:%lx sdev:%lx mask:%x ignored_mask:%*x "
 		   "fhandle-bytes:%x fhandle-type:%x f_handle:%n",

@@ -94,6 +94,7 @@ struct fd_file {
 	struct fd_entry *own; /* those of threads with tables of their own, by `next` */
 	int fd;		      /* a duplicate in the engine; -1: none now */
 	void *ahead;	      /* the kind's; while collecting */
+	void *known;	      /* the kind's: what its survey has found for its record, or NULL */
 	/* what was asked of it: once */
 	bool looked, no_owner;
 	int domain, type, protocol, listening;
@@ -122,6 +123,7 @@ struct fd_stashed {
 
 /* pipes, sockets, event files, timers */
 #define FD_NAMELESS 4
+#define FD_SOCKETS  1
 
 struct fd_state {
 	struct fd_kind_of *kinds; /* all that are on */

@@ -8,15 +8,15 @@
 /* Of each watch its filesystem. */
 static int tell_watches(struct ckpt_run *run, const char *fdinfo, struct ckpt_error *err)
 {
+	static const char key[] = " sdev:";
 	const char *line = fdinfo;
 	int r = 0;
 
-	while (r == 0 && (line = strstr(line, " sdev:"))) {
-		unsigned long sdev;
+	while (r == 0 && (line = strstr(line, key))) {
+		unsigned long sdev = strtoul(line + sizeof(key) - 1, NULL, 16);
 
 		/* the kernel's own form of a device number, with 20 bits for the minor */
-		if (sscanf(line, " sdev:%lx", &sdev) == 1)
-			r = ckpt_watch_tell(run, makedev(sdev >> 20, sdev & 0xfffff), err);
+		r = ckpt_watch_tell(run, makedev(sdev >> 20, sdev & 0xfffff), err);
 		line++;
 	}
 	return r;

@@ -100,7 +100,7 @@ static const struct {
 	const char *start;
 	bool numbered; /* else all share one inode */
 } nameless[FD_NAMELESS] = { { "pipe:[", true },
-			    { "socket:[", true },
+			    [FD_SOCKETS] = { "socket:[", true },
 			    { "anon_inode:[event", false },
 			    { "anon_inode:[timerfd]", false } };
 

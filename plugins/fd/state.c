@@ -41,8 +41,10 @@ void fd_found_clear(struct fd_state *st)
 		free(st->entries[i].link);
 		free(st->entries[i].fdinfo);
 	}
-	for (size_t i = 0; i < st->n_files; i++)
+	for (size_t i = 0; i < st->n_files; i++) {
 		free(st->files[i].ahead);
+		free(st->files[i].known);
+	}
 	free(st->holders);
 	free(st->entries);
 	free(st->files);

@@ -9,9 +9,10 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
-enum { CLOSED, REUSED, TWICE, CHILD, N };
+enum { CLOSED, REUSED, TWICE, CHILD, SOCK, SOCK_CLOSED, SOCK_REUSED, SOCK_CHILD, N };
 
 static int ep, rd[N], wr[N], reused, twice;
 static int ask[2], answer[2];
@@ -22,7 +23,7 @@ static void watch(int i)
 	struct epoll_event ev = { .events = EPOLLIN, .data.u64 = 100 + (unsigned)i };
 	int p[2];
 
-	MUST(pipe(p));
+	MUST(i < SOCK ? pipe(p) : socketpair(AF_UNIX, SOCK_STREAM, 0, p));
 	rd[i] = p[0];
 	wr[i] = p[1];
 	MUST(epoll_ctl(ep, EPOLL_CTL_ADD, rd[i], &ev));
@@ -35,9 +36,25 @@ static void child_main(void)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	close(ep);
 	while (read(ask[0], &c, 1) == 1)
-		if (read(rd[CHILD], &c, 1) != 1 || write(answer[1], &c, 1) != 1)
+		if (read(rd[(int)c], &c, 1) != 1 || write(answer[1], &c, 1) != 1)
 			break;
 	_exit(0);
+}
+
+/* Sockets are told by their inodes; what takes the number of one is another. */
+static void build_sockets(void)
+{
+	int at;
+
+	watch(SOCK);
+	watch(SOCK_CLOSED);
+	at = rd[SOCK_CLOSED];
+	rd[SOCK_CLOSED] = MUST(fcntl(at, F_DUPFD, 500));
+	close(at);
+	watch(SOCK_REUSED);
+	at = rd[SOCK_REUSED];
+	rd[SOCK_REUSED] = MUST(fcntl(at, F_DUPFD, 500));
+	MUST(dup2(rd[SOCK], at));
 }
 
 static void build(void)
@@ -49,9 +66,11 @@ static void build(void)
 	MUST(pipe(ask));
 	MUST(pipe(answer));
 	watch(CHILD);
+	watch(SOCK_CHILD);
 	if (!MUST(fork()))
 		child_main();
 	close(rd[CHILD]);
+	close(rd[SOCK_CHILD]);
 	watch(CLOSED);
 	number = rd[CLOSED];
 	rd[CLOSED] = MUST(fcntl(number, F_DUPFD, 500));
@@ -67,6 +86,7 @@ static void build(void)
 	ev.events = EPOLLOUT | EPOLLET;
 	MUST(epoll_ctl(ep, EPOLL_CTL_ADD, twice, &ev));
 	close(number);
+	build_sockets();
 }
 
 static int reports(unsigned long *seen)
@@ -95,7 +115,8 @@ static void check(void)
 		CHECK(write(wr[i], &c, 1) == 1, "write: %s", strerror(errno));
 		CHECK(reports(&seen) == 1 && seen == 1UL << i, "pipe %d: %#lx is reported", i,
 		      seen);
-		if (i == CHILD) {
+		if (i == CHILD || i == SOCK_CHILD) {
+			c = (char)i;
 			CHECK(write(ask[1], &c, 1) == 1 && read(answer[0], &c, 1) == 1,
 			      "the child does not answer");
 		} else {
