@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Which descriptors are the same open file description. What differs in inode,
- * flags or position cannot be; what is left is sorted by the kernel's own order
+ * Which descriptors are the same open file description. What differs in something that a
+ * description never changes cannot be; what is left is sorted by the kernel's own order
  * (kcmp), so that thousands of descriptors need thousands of calls, not millions.
  */
 #include "internal.h"
@@ -9,24 +9,33 @@
 #include <linux/kcmp.h>
 #include <sys/syscall.h>
 
+#define ANON "anon_inode:"
+
 static int cmp_u64(uint64_t a, uint64_t b)
 {
 	return (a > b) - (a < b);
 }
 
+/*
+ * Nothing that others could change while descriptors are read one by one: not the position, which
+ * moves with whoever reads the file, no flag of F_SETFL, no path, and no number of stat(2), which
+ * an overlay changes when it copies a file up.
+ */
 static int cheap_order(const struct fd_entry *a, const struct fd_entry *b)
 {
-	int c = cmp_u64(a->st.st_dev, b->st.st_dev);
+	static const int fixed = O_ACCMODE | O_PATH;
+	int c = cmp_u64(a->mnt, b->mnt);
 
 	if (!c)
-		c = cmp_u64(a->st.st_ino, b->st.st_ino);
+		c = cmp_u64(a->ino, b->ino);
 	if (!c)
-		c = cmp_u64((uint64_t)a->flags, (uint64_t)b->flags);
-	if (!c)
-		c = cmp_u64((uint64_t)a->pos, (uint64_t)b->pos);
+		c = cmp_u64((uint64_t)(a->flags & fixed), (uint64_t)(b->flags & fixed));
 	if (!c)
 		c = cmp_u64(a->key, b->key);
-	return c ? c : strcmp(a->link, b->link);
+	/* the same for all of a kind: without a name to change, and with an inode in common */
+	if (!c && !strncmp(a->link, ANON, strlen(ANON)) && !strncmp(b->link, ANON, strlen(ANON)))
+		c = strcmp(a->link, b->link);
+	return c;
 }
 
 static int by_cheap(const void *a, const void *b)

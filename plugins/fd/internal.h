@@ -51,7 +51,8 @@ struct fd_entry {
 	bool cloexec;
 	int flags;
 	int64_t pos;
-	uint64_t key; /* tells descriptions of one inode apart where fdinfo does */
+	uint64_t mnt, ino; /* of fdinfo: those of the kernel's inode, which never change */
+	uint64_t key;	   /* tells descriptions of one inode apart where fdinfo does */
 	struct stat st;
 	char *link, *fdinfo;
 	/*

@@ -174,6 +174,9 @@ int fd_scan_entry(const struct fd_state *st, int dir, int num, struct fd_entry *
 	if (fd_info_u64(e->fdinfo, "pos", 10, &v))
 		return -EPROTO;
 	e->pos = (int64_t)v;
+	if (fd_info_u64(e->fdinfo, "mnt_id", 10, &e->mnt) ||
+	    fd_info_u64(e->fdinfo, "ino", 10, &e->ino))
+		return -EPROTO;
 	if (!fd_info_u64(e->fdinfo, "eventfd-id", 10, &v))
 		e->key = v;
 	return 0;
