@@ -2,7 +2,6 @@
 /* What cannot be saved, and the records of what can. */
 #include <errno.h>
 #include <limits.h>
-#include <linux/openat2.h>
 #include <stdio.h>
 #include <sys/sysmacros.h>
 
@@ -64,8 +63,7 @@ static int survey_propagation(struct ckpt_run *run, const struct mnt_state *st,
 
 /* ---- survey -------------------------------------------------------------------------- */
 
-/* The mount of a filesystem that shows most of it. */
-static const struct mnt_mount *widest(const struct mnt_state *st, const struct mnt_fs *fs)
+const struct mnt_mount *mnt_widest(const struct mnt_state *st, const struct mnt_fs *fs)
 {
 	const struct mnt_mount *best = NULL;
 
@@ -89,50 +87,12 @@ static void survey_content(struct ckpt_run *run, const struct mnt_state *st,
 	    ckpt_refuse_off(run, "content", m->ns->member, m->m->point) != 1 || !m->seen ||
 	    m->deleted)
 		return;
-	w = widest(st, m->fs);
+	w = mnt_widest(st, m->fs);
 	if (!w || !mnt_path_below(m->m->root, w->m->root))
 		mnt_refuse(
 			run, m->ns, "content", m->m->point,
 			"the mount that shows the rest of its filesystem is gone",
 			"keep the whole filesystem mounted, or allow the loss: it will be empty");
-}
-
-/* Is the name that it had free, in a directory that is saved? */
-static bool name_is_free(const struct mnt_state *st, const struct mnt_mount *m)
-{
-	const struct mnt_mount *w = widest(st, m->fs);
-	char root[PATH_MAX], *name;
-	CKPT_AUTO_FD int dir = -1;
-	struct stat there;
-
-	if (!w || !mnt_path_below(m->m->root, w->m->root))
-		return false;
-	snprintf(root, sizeof(root), "%s",
-		 m->m->root + (strcmp(w->m->root, "/") ? strlen(w->m->root) : 0));
-	/* the mark has two slashes before it: "/dir/name//deleted" */
-	*strstr(root, "//") = 0;
-	name = strrchr(root, '/');
-	if (!name)
-		return false;
-	*name++ = 0;
-	dir = mnt_open_below(w->fd, root, O_PATH | O_DIRECTORY,
-			     RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV);
-	return dir >= 0 && fstatat(dir, name, &there, AT_SYMLINK_NOFOLLOW) && errno == ENOENT;
-}
-
-/* It gets its name back for a moment, so nothing else may have that. */
-static const char *not_deleted_again(const struct mnt_state *st, const struct mnt_mount *m)
-{
-	if (m->fs->type->content != MNT_INODES || m->file)
-		return "what is mounted there was deleted";
-	for (size_t i = 0; i < st->n_mounts; i++)
-		if (&st->mounts[i] != m && st->mounts[i].fs == m->fs &&
-		    !strcmp(st->mounts[i].m->root, m->m->root))
-			return "what is mounted there was deleted, and is mounted elsewhere too";
-	return name_is_free(st, m)
-		       ? NULL
-		       : "what is mounted there was deleted, and its name is used again "
-			 "or its directory is gone";
 }
 
 static bool is_whole(const struct mnt_mount *m)
@@ -190,7 +150,7 @@ static const char *no_source(const struct mnt_state *st, const struct mnt_mount 
 	     (type->shows != CKPT_NS_TYPES && !m->fs->shows)))
 		return "another mount hides it for good";
 	if (m->deleted)
-		return type ? not_deleted_again(st, m) : "what is mounted there was deleted";
+		return type ? mnt_nameless_lost(st, m) : "what is mounted there was deleted";
 	if (!type) {
 		snprintf(buf, size,
 			 "%.40s is not made again, and no mount that ckpt sees itself shows it",
@@ -332,13 +292,46 @@ static int put_fs(struct ckpt_run *run, const struct mnt_state *st, const struct
 	return ckpt_record_put(run, MNT_REC_FILESYSTEM, &rec.base, err);
 }
 
-static int put_mount(struct ckpt_run *run, const struct mnt_state *st, const struct mnt_mount *m,
+static struct mnt_tree tree_of(struct ckpt_run *run, const struct mnt_mount *m)
+{
+	return (struct mnt_tree){
+		.fs = m->fs->id,
+		.fd = m->fd,
+		.root = m->m->root,
+		.what = m->m->point,
+		.ns = m->ns,
+		.watched = ckpt_is_watched(run, makedev(m->fs->major, m->fs->minor)),
+		.numbers = !strcmp(m->m->type, "tmpfs"),
+	};
+}
+
+/* What has no name any more. */
+static int look_at_gone(struct ckpt_run *run, struct mnt_state *st, const struct mnt_mount *m,
+			Ckpt__Mnt__Inode *gone, struct mnt_parts **parts, struct ckpt_error *err)
+{
+	const struct mnt_tree t = tree_of(run, m);
+	struct stat was;
+
+	if (m->fd < 0 || fstat(m->fd, &was))
+		return ckpt_fail_sys(err, m->fd < 0 ? ENOENT : errno, "%s", m->m->point);
+	mnt_inode_of(gone, &was);
+	if (!m->file)
+		return 0;
+	if (ckpt_feature_on(run, "content"))
+		return mnt_nameless_save(run, st, &t, gone, parts, err);
+	gone->size = 0;
+	return 0;
+}
+
+static int put_mount(struct ckpt_run *run, struct mnt_state *st, const struct mnt_mount *m,
 		     struct groups *g, struct ckpt_error *err)
 {
+	struct mnt_parts *parts = NULL;
 	Ckpt__Mnt__Mount rec = CKPT__MNT__MOUNT__INIT;
 	Ckpt__Mnt__Inode gone = CKPT__MNT__INODE__INIT;
 	const bool groups = has_groups(run, st, m), nested = !m->ns->owner->own,
 		   locks = ckpt_feature_on(run, "locked");
+	int r;
 
 	rec.id = m->id;
 	rec.rank = m->rank;
@@ -351,14 +344,8 @@ static int put_mount(struct ckpt_run *run, const struct mnt_state *st, const str
 	rec.attr = m->attr;
 	rec.file = m->file;
 	rec.deleted = m->deleted;
-	if (m->deleted) {
-		struct stat was;
-
-		if (m->fd < 0 || fstat(m->fd, &was))
-			return ckpt_fail_sys(err, m->fd < 0 ? ENOENT : errno, "%s", m->m->point);
-		mnt_inode_of(&gone, &was);
+	if (m->deleted)
 		rec.gone = &gone;
-	}
 	rec.locked = nested && locks && m->locked;
 	rec.held = nested && locks && m->held;
 	if (nested && (rec.locked || rec.held || m->top))
@@ -379,20 +366,17 @@ static int put_mount(struct ckpt_run *run, const struct mnt_state *st, const str
 		rec.host_type = (char *)(uintptr_t)m->host->type;
 	}
 	rec.below = m->below;
-	return ckpt_record_put(run, MNT_REC_MOUNT, &rec.base, err);
+	r = m->deleted ? look_at_gone(run, st, m, &gone, &parts, err) : 0;
+	if (r == 0)
+		r = ckpt_record_put(run, MNT_REC_MOUNT, &rec.base, err);
+	mnt_parts_free(parts);
+	return r;
 }
 
 static int save_content(struct ckpt_run *run, struct mnt_state *st, const struct mnt_mount *m,
 			struct ckpt_error *err)
 {
-	const dev_t dev = makedev(m->fs->major, m->fs->minor);
-	const struct mnt_tree t = { .fs = m->fs->id,
-				    .fd = m->fd,
-				    .root = m->m->root,
-				    .what = m->m->point,
-				    .ns = m->ns,
-				    .watched = ckpt_is_watched(run, dev),
-				    .numbers = !strcmp(m->m->type, "tmpfs") };
+	const struct mnt_tree t = tree_of(run, m);
 
 	return mnt_content_save(run, st, &t, err) < 0 ? ckpt_wrap(err, "%s", m->m->type) : 0;
 }
@@ -424,7 +408,7 @@ int mnt_collect(struct ckpt_run *run, struct ckpt_error *err)
 			continue;
 		r = put_fs(run, st, st->fs[i], err);
 		m = st->fs[i]->type->content == MNT_INODES && ckpt_feature_on(run, "content")
-			    ? widest(st, st->fs[i])
+			    ? mnt_widest(st, st->fs[i])
 			    : NULL;
 		if (r == 0 && m)
 			r = save_content(run, st, m, err);

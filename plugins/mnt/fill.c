@@ -392,3 +392,24 @@ int mnt_content_fill(struct ckpt_run *run, uint32_t fs, int root, bool settle,
 	r = ckpt_ids_take(&ids, top.st_uid, top.st_gid, err);
 	return r < 0 ? r : each(&f, fs, err);
 }
+
+int mnt_nameless_fill(struct ckpt_run *run, int dir, const char *name, const Ckpt__Mnt__Inode *rec,
+		      struct ckpt_error *err)
+{
+	__attribute__((cleanup(fill_free))) struct fill f = { .run = run, .pages = -1 };
+	CKPT_AUTO_FD int fd = -1;
+	uint64_t size;
+	int r = make(dir, name, rec, err);
+
+	if (r == 0 && rec->n_extents)
+		r = ckpt_pages_open(run, MNT_PAGES_NAME, &f.pages, &size, err);
+	if (r < 0)
+		return r;
+	fd = openat(dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return ckpt_fail_sys(err, errno, "opening it");
+	r = fill_one(&f, dir, name, fd, rec, err);
+	if (r == 0)
+		r = set_times(fd, rec, err);
+	return r == 0 && rec->flags ? set_flags(fd, rec->flags, err) : r;
+}

@@ -215,12 +215,27 @@ struct mnt_tree {
 };
 int mnt_content_save(struct ckpt_run *run, struct mnt_state *st, const struct mnt_tree *t,
 		     struct ckpt_error *err);
+/* Of a regular file or FIFO that is mounted and has no name: what it holds, until *out is freed. */
+struct mnt_parts;
+int mnt_nameless_save(struct ckpt_run *run, struct mnt_state *st, const struct mnt_tree *t,
+		      Ckpt__Mnt__Inode *rec, struct mnt_parts **out, struct ckpt_error *err);
+void mnt_parts_free(struct mnt_parts *p);
+/* Makes it, under a name for the moment. */
+int mnt_nameless_fill(struct ckpt_run *run, int dir, const char *name, const Ckpt__Mnt__Inode *rec,
+		      struct ckpt_error *err);
 /*
  * Into a filesystem that is empty; `root` is a descriptor of its root directory. `settle`: when
  * nothing is done to its files any more, times that have changed meanwhile, and flags.
  */
 int mnt_content_fill(struct ckpt_run *run, uint32_t fs, int root, bool settle,
 		     struct ckpt_error *err);
+
+/* ---- roots that have no name any more (nameless.c) --------------------------------------- */
+
+/* The mount of a filesystem that shows most of it. */
+const struct mnt_mount *mnt_widest(const struct mnt_state *st, const struct mnt_fs *fs);
+/* Why it cannot be made again; NULL: it can. */
+const char *mnt_nameless_lost(const struct mnt_state *st, const struct mnt_mount *m);
 
 /* ---- layers of copies (layer.c) ------------------------------------------------------------ */
 

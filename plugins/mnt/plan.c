@@ -340,15 +340,26 @@ static bool good_place(struct ckpt_run *run, const Ckpt__Mnt__Inode *rec)
 	return rec->parent || S_ISDIR(rec->mode);
 }
 
+/* Mounted without a name: it is made with all that it has. */
+static bool good_gone(const Ckpt__Mnt__Mount *rec, uint64_t pages)
+{
+	const Ckpt__Mnt__Inode *is = rec->gone;
+
+	return !rec->deleted ||
+	       ((rec->file ? S_ISREG(is->mode) || S_ISFIFO(is->mode) : S_ISDIR(is->mode)) &&
+		good_type(is) && !(is->flags & MNT_FIXED) && good_extents(is, pages));
+}
+
 int mnt_plan_content(struct ckpt_run *run, struct ckpt_error *err)
 {
+	const Ckpt__Mnt__Mount *m;
 	const Ckpt__Mnt__Inode *rec;
 	uint32_t fs = 0;
 	uint64_t size = 0;
 	bool fixed = false;
 	int fd = -1, r = 0;
 
-	if (!ckpt_record_count(run, "mnt.inode"))
+	if (!ckpt_record_count(run, "mnt.inode") && !ckpt_record_count(run, "mnt.mount"))
 		return 0;
 	if (ckpt_plan_only(run))
 		size = UINT64_MAX;
@@ -368,6 +379,9 @@ int mnt_plan_content(struct ckpt_run *run, struct ckpt_error *err)
 				    rec->uid == UINT32_MAX || rec->gid == UINT32_MAX)))
 			return ckpt_fail_image(err, "inode %u is not valid", rec->id);
 	}
+	for (size_t i = 0; (m = ckpt_record_at(run, "mnt.mount", i)); i++)
+		if (!good_gone(m, size))
+			return ckpt_fail_image(err, "mount %u has no valid root", m->id);
 	if (fixed && !ckpt_plan_only(run))
 		plan_flags(run);
 	return 0;

@@ -34,14 +34,14 @@ struct save {
 };
 
 /* Everything that a record points at. */
-struct parts {
+struct mnt_parts {
 	Ckpt__Mnt__Xattr *xattrs, **xattr_list;
 	Ckpt__Mnt__Extent *extents, **extent_list;
 	size_t n_xattrs, n_extents;
 	char target[PATH_MAX];
 };
 
-static void parts_free(struct parts *p)
+static void parts_free(struct mnt_parts *p)
 {
 	for (size_t i = 0; i < p->n_xattrs; i++) {
 		free(p->xattrs[i].name);
@@ -67,7 +67,9 @@ static uint64_t sum(const char *data, size_t len)
 
 /* ---- extended attributes ------------------------------------------------------------- */
 
-static int add_xattr(struct parts *p, const char *path, const char *name, struct ckpt_error *err)
+/* A link that is not a file's own, as those of descriptors are, is followed. */
+static int add_xattr(struct mnt_parts *p, const char *path, bool link, const char *name,
+		     struct ckpt_error *err)
 {
 	Ckpt__Mnt__Xattr *more = reallocarray(p->xattrs, p->n_xattrs + 1, sizeof(*more));
 	CKPT_AUTO_FREE char *value = malloc(VALUE_MAX);
@@ -76,7 +78,7 @@ static int add_xattr(struct parts *p, const char *path, const char *name, struct
 	if (!more || !value)
 		return ckpt_fail(err, ENOMEM, "out of memory");
 	p->xattrs = more;
-	len = lgetxattr(path, name, value, VALUE_MAX);
+	len = (link ? lgetxattr : getxattr)(path, name, value, VALUE_MAX);
 	if (len < 0)
 		return ckpt_fail_sys(err, errno, "the attribute %s", name);
 	ckpt__mnt__xattr__init(&more[p->n_xattrs]);
@@ -88,11 +90,12 @@ static int add_xattr(struct parts *p, const char *path, const char *name, struct
 	return 0;
 }
 
-static int read_xattrs(const char *path, Ckpt__Mnt__Inode *rec, struct parts *p,
+static int read_xattrs(const char *path, Ckpt__Mnt__Inode *rec, struct mnt_parts *p,
 		       struct ckpt_error *err)
 {
+	const bool link = S_ISLNK(rec->mode);
 	CKPT_AUTO_FREE char *names = NULL;
-	ssize_t len = llistxattr(path, NULL, 0);
+	ssize_t len = (link ? llistxattr : listxattr)(path, NULL, 0);
 	int r = 0;
 
 	/* ramfs has none at all */
@@ -102,11 +105,11 @@ static int read_xattrs(const char *path, Ckpt__Mnt__Inode *rec, struct parts *p,
 	names = malloc((size_t)len + 1);
 	if (!names)
 		return ckpt_fail(err, ENOMEM, "out of memory");
-	len = llistxattr(path, names, (size_t)len);
+	len = (link ? llistxattr : listxattr)(path, names, (size_t)len);
 	if (len < 0)
 		return ckpt_fail_sys(err, errno, "llistxattr(2)");
 	for (const char *n = names; n < names + len && r == 0; n += strlen(n) + 1)
-		r = add_xattr(p, path, n, err);
+		r = add_xattr(p, path, link, n, err);
 	if (r < 0)
 		return r;
 	p->xattr_list = calloc(p->n_xattrs, sizeof(Ckpt__Mnt__Xattr *));
@@ -157,7 +160,8 @@ static int pages(struct save *s, struct ckpt_pages **out, struct ckpt_error *err
 	return 0;
 }
 
-static int put_piece(struct save *s, struct parts *p, off_t at, size_t len, struct ckpt_error *err)
+static int put_piece(struct save *s, struct mnt_parts *p, off_t at, size_t len,
+		     struct ckpt_error *err)
 {
 	Ckpt__Mnt__Extent *more = reallocarray(p->extents, p->n_extents + 1, sizeof(*more));
 	size_t whole = (len + PAGE - 1) & ~(size_t)(PAGE - 1);
@@ -180,7 +184,8 @@ static int put_piece(struct save *s, struct parts *p, off_t at, size_t len, stru
 	return ckpt_pages_append(out, s->buf, whole, &e->at, err);
 }
 
-static int read_data(struct save *s, int fd, off_t size, struct parts *p, struct ckpt_error *err)
+static int read_data(struct save *s, int fd, off_t size, struct mnt_parts *p,
+		     struct ckpt_error *err)
 {
 	off_t at = 0;
 
@@ -213,7 +218,8 @@ static int read_data(struct save *s, int fd, off_t size, struct parts *p, struct
 }
 
 /* Runs of pages that are not all zero: what is left out comes back as a hole. */
-static int put_pages(struct save *s, struct parts *p, off_t at, size_t len, struct ckpt_error *err)
+static int put_pages(struct save *s, struct mnt_parts *p, off_t at, size_t len,
+		     struct ckpt_error *err)
 {
 	static const char zero[PAGE];
 	size_t from = 0;
@@ -244,7 +250,7 @@ bool mnt_is_whole(const struct stat *st)
  * Of a file with a lease for writing there is only the description that has the lease: its position
  * is the program's. Reading is an event for who watches the file, and looking at a mapping is none.
  */
-static int read_leased(struct save *s, int fd, const struct stat *st, struct parts *p,
+static int read_leased(struct save *s, int fd, const struct stat *st, struct mnt_parts *p,
 		       struct ckpt_error *err)
 {
 	const size_t size = (size_t)st->st_size;
@@ -277,7 +283,7 @@ static int read_leased(struct save *s, int fd, const struct stat *st, struct par
 	return r;
 }
 
-static int list_extents(Ckpt__Mnt__Inode *rec, struct parts *p, struct ckpt_error *err)
+static int list_extents(Ckpt__Mnt__Inode *rec, struct mnt_parts *p, struct ckpt_error *err)
 {
 	p->extent_list = calloc(p->n_extents + 1, sizeof(Ckpt__Mnt__Extent *));
 	if (!p->extent_list)
@@ -365,7 +371,7 @@ struct object {
 
 /* What has to be opened for it: directories, and regular files, whose data are read. */
 static int put_opened(struct save *s, const struct object *o, const struct stat *st,
-		      Ckpt__Mnt__Inode *rec, struct parts *p, struct ckpt_error *err)
+		      Ckpt__Mnt__Inode *rec, struct mnt_parts *p, struct ckpt_error *err)
 {
 	const struct ckpt_lease *lease =
 		S_ISREG(st->st_mode) && !s->t->apart ? mnt_lease_of(s->run, st) : NULL;
@@ -388,7 +394,7 @@ static int put_opened(struct save *s, const struct object *o, const struct stat 
 static int put(struct save *s, const struct object *o, const struct stat *st, uint32_t *id,
 	       struct ckpt_error *err)
 {
-	__attribute__((cleanup(parts_free))) struct parts p = { 0 };
+	__attribute__((cleanup(parts_free))) struct mnt_parts p = { 0 };
 	Ckpt__Mnt__Inode rec = CKPT__MNT__INODE__INIT;
 	char path[PATH_MAX];
 	int r;
@@ -601,5 +607,55 @@ int mnt_content_save(struct ckpt_run *run, struct mnt_state *st, const struct mn
 	ckpt_quiet_end(s.quiet);
 	free(s.buf);
 	free(s.linked);
+	return r < 0 ? ckpt_wrap(err, "%s", t->what) : 0;
+}
+
+/* ---- what is mounted, and has no name any more ------------------------------------------ */
+
+void mnt_parts_free(struct mnt_parts *p)
+{
+	if (p)
+		parts_free(p);
+	free(p);
+}
+
+static int save_nameless(struct save *s, const struct stat *st, Ckpt__Mnt__Inode *rec,
+			 struct mnt_parts *p, struct ckpt_error *err)
+{
+	struct object o = { -1, NULL, s->t->what, 0, false, -1 };
+	CKPT_AUTO_FD int fd = -1;
+	char path[40];
+	int r;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", s->t->fd);
+	r = read_xattrs(path, rec, p, err);
+	if (r < 0 || !S_ISREG(st->st_mode))
+		return r;
+	if (s->t->watched) {
+		s->quiet = ckpt_quiet_begin(s->t->fd, err);
+		if (!s->quiet)
+			return -err->err;
+	}
+	o.at = o.name;
+	o.fd = fd = ckpt_quiet_open(s->quiet, AT_FDCWD, path, 0);
+	s->buf = malloc(CHUNK);
+	if (fd < 0 || !s->buf)
+		return ckpt_fail_sys(err, fd < 0 ? -fd : ENOMEM, "opening it");
+	return put_opened(s, &o, st, rec, p, err);
+}
+
+int mnt_nameless_save(struct ckpt_run *run, struct mnt_state *st, const struct mnt_tree *t,
+		      Ckpt__Mnt__Inode *rec, struct mnt_parts **out, struct ckpt_error *err)
+{
+	struct save s = { .run = run, .st = st, .t = t };
+	struct stat is;
+	int r;
+
+	*out = calloc(1, sizeof(**out));
+	if (!*out || fstat(t->fd, &is))
+		return ckpt_fail_sys(err, *out ? errno : ENOMEM, "%s", t->what);
+	r = save_nameless(&s, &is, rec, *out, err);
+	ckpt_quiet_end(s.quiet);
+	free(s.buf);
 	return r < 0 ? ckpt_wrap(err, "%s", t->what) : 0;
 }

@@ -253,6 +253,29 @@ static int take_ids_of(const struct sources *s, const char *whole, struct ckpt_i
 	return ckpt_ids_take(ids, st.st_uid, st.st_gid, err);
 }
 
+/* A file may be mounted several times: it is made, and deleted, once. */
+static bool has_other(struct ckpt_run *run, const Ckpt__Mnt__Mount *rec)
+{
+	const Ckpt__Mnt__Mount *other;
+
+	for (size_t i = 0; rec->file && (other = ckpt_record_at(run, "mnt.mount", i)); i++)
+		if (other != rec && other->fs == rec->fs && other->deleted && other->file &&
+		    other->root.len == rec->root.len &&
+		    !memcmp(other->root.data, rec->root.data, rec->root.len))
+			return true;
+	return false;
+}
+
+static int make_nameless(struct sources *s, const Ckpt__Mnt__Mount *rec, int dir, const char *name,
+			 struct ckpt_error *err)
+{
+	if (!faccessat(dir, name, F_OK, AT_SYMLINK_NOFOLLOW) && has_other(s->run, rec))
+		return 0;
+	if (rec->file)
+		return mnt_nameless_fill(s->run, dir, name, rec->gone, err);
+	return make_at(dir, name, false) ? ckpt_fail_sys(err, errno, "mkdirat(2)") : 0;
+}
+
 /* A root that has no name any more gets one for the moment. */
 static int with_name(struct sources *s, size_t i, const char *whole, const char *root,
 		     struct ckpt_error *err)
@@ -267,8 +290,10 @@ static int with_name(struct sources *s, size_t i, const char *whole, const char 
 	if (take_ids_of(s, whole, &ids, err) < 0)
 		return -err->err;
 	dir = open_parent(s->stage, path, true, &name);
-	if (dir < 0 || make_at(dir, name, rec->file))
+	if (dir < 0)
 		return ckpt_fail_sys(err, errno, "making the deleted %s", root);
+	if (make_nameless(s, rec, dir, name, err) < 0)
+		return ckpt_wrap(err, "making the deleted %s", root);
 	return take(s, i, mnt_open_path(dir, name), name, err);
 }
 
@@ -287,9 +312,11 @@ int mnt_delete_roots(struct ckpt_run *run, const struct mnt_made *made, struct c
 		mnt_bytes(&rec->root, root, sizeof(root));
 		root[strlen(root) - strlen(DELETED)] = 0;
 		dir = open_parent(made->fs[k], root, false, &name);
-		if (dir < 0 || unlinkat(dir, name, rec->file ? 0 : AT_REMOVEDIR))
+		if (dir < 0 || (unlinkat(dir, name, rec->file ? 0 : AT_REMOVEDIR) &&
+				!(errno == ENOENT && has_other(run, rec))))
 			return ckpt_fail_sys(err, errno, "deleting %s again", root);
-		if (mnt_inode_apply(made->mounts[i], rec->gone, err) < 0)
+		/* a file has all since it was made */
+		if (!rec->file && mnt_inode_apply(made->mounts[i], rec->gone, err) < 0)
 			return ckpt_wrap(err, "the deleted %s", root);
 	}
 	return 0;

@@ -4,7 +4,8 @@
  * less usual kinds in each: an overlay on directories of one tmpfs or of two, with an open file and
  * one that is deleted, open and mapped; a host name's
  * namespace that nobody is in, held by a bind; cgroup2; a proc with options; tmpfs with limits; a
- * ramfs; a device and a file that are bound, a directory that is bound and deleted.
+ * ramfs; a device and a file that are bound, a directory, files and a FIFO
+ * that are bound and deleted.
  *
  * A mount of a hierarchy that ckpt has mounted too is a bind of that, with its source:
  * test: ignore=/cgroup source:
@@ -140,6 +141,25 @@ static void check_limits(void)
 	}
 }
 
+static void check_hidden(void)
+{
+	struct stat one, two;
+	int fd = open("/again", O_WRONLY);
+
+	CHECK(!stat("/hidden", &one) && !stat("/again", &two) && one.st_ino == two.st_ino &&
+		      !one.st_nlink && one.st_mode == (S_IFREG | 0640) && one.st_uid == 3 &&
+		      one.st_gid == 4,
+	      "the file without a name is another: mode %o, %u:%u", one.st_mode, one.st_uid,
+	      one.st_gid);
+	CHECK(victim_holds("/hidden", "without a name"), "there is something else in it");
+	CHECK(open("/hidden", O_WRONLY) < 0 && errno == EROFS, "it can be written");
+	CHECK(pwrite(fd, "without", 7, 0) == 7, "it cannot be written: %s", strerror(errno));
+	close(fd);
+	CHECK(!stat("/fifo", &one) && one.st_mode == (S_IFIFO | 0604) && !one.st_nlink,
+	      "the FIFO is none: %o", one.st_mode);
+	CHECK(access("/ram/.hidden", F_OK) && access("/ram/.fifo", F_OK), "they have names");
+}
+
 static void check_container(void)
 {
 	char *now = read_mounts(), byte = 'x';
@@ -150,6 +170,7 @@ static void check_container(void)
 	check_overlay();
 	check_held();
 	check_limits();
+	check_hidden();
 	CHECK(victim_holds("/ram/file", "in a ramfs"), "the ramfs is another");
 	CHECK(victim_holds("/bound", "a file"), "the bound file is another");
 	CHECK(mkdir("/gone/in", 0700) && errno == ENOENT, "the deleted directory: %s",
@@ -246,6 +267,24 @@ static void enter_root(void)
 	MUST(rmdir("/old"));
 }
 
+/* As systemd-nspawn does in /proc: what is mounted has no name, and is mounted twice. */
+static void hide_files(void)
+{
+	for (const char *const *p = (const char *const[]){ "/hidden", "/again", "/fifo", NULL }; *p;
+	     p++)
+		MUST(close(MUST(open(*p, O_CREAT | O_WRONLY, 0644))));
+	victim_write("/ram/.hidden", "without a name");
+	MUST(chown("/ram/.hidden", 3, 4));
+	MUST(chmod("/ram/.hidden", 0640));
+	MUST(mkfifo("/ram/.fifo", 0604));
+	MUST(mount("/ram/.hidden", "/hidden", NULL, MS_BIND, NULL));
+	MUST(mount("/hidden", "/again", NULL, MS_BIND, NULL));
+	MUST(mount(NULL, "/hidden", NULL, MS_BIND | MS_REMOUNT | MS_RDONLY, NULL));
+	MUST(mount("/ram/.fifo", "/fifo", NULL, MS_BIND, NULL));
+	MUST(unlink("/ram/.hidden"));
+	MUST(unlink("/ram/.fifo"));
+}
+
 static void mount_all(int which)
 {
 	enter_root();
@@ -255,6 +294,7 @@ static void mount_all(int which)
 	MUST(mount("ram", "/ram", which == USER ? "tmpfs" : "ramfs", 0, NULL));
 	victim_write("/ram/file", "in a ramfs");
 	victim_write("/file", "a file");
+	hide_files();
 	MUST(mkdir("/gone", 0755));
 	MUST(mkdir("/ram/gone", 0755));
 	MUST(mount("/ram/gone", "/gone", NULL, MS_BIND, NULL));

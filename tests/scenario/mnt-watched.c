@@ -88,6 +88,10 @@ static void build_files(void)
 	MUST(link(at("whole/a", "two names"), at("whole/a/deep", "another name")));
 	MUST(symlink("plain", at("whole/a", "link")));
 	make("whole/bb", "nothing in it", O_RDONLY);
+	victim_write(at("whole/bb", "hidden"), "mounted, and without a name");
+	victim_write(at("whole/bb", "hiding"), "");
+	MUST(mount(at("whole/bb", "hidden"), at("whole/bb", "hiding"), NULL, MS_BIND, NULL));
+	MUST(unlink(at("whole/bb", "hidden")));
 	MUST(mknod(at("whole/a", "null"), S_IFCHR | 0600, 0x103));
 	MUST(mkfifo(at("whole/a", "fifo"), 0600));
 	/* the writing end is the first that is found */
@@ -240,6 +244,9 @@ static void check(void)
 		      "the FIFO has %u", seen);
 	CHECK(write(writer, &rounds, sizeof(rounds)) == sizeof(rounds), "the FIFO: %s",
 	      strerror(errno));
+	drain();
+	CHECK(victim_holds(at("whole/bb", "hiding"), "mounted, and without a name"),
+	      "the deleted file is another");
 	drain();
 	fd = open(at("whole/a", "link"), O_RDONLY | O_CLOEXEC);
 	close(fd);

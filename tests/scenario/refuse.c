@@ -729,6 +729,8 @@ static const struct mode {
 	{ "net-details", net_details, "link-details .*alternative names" },
 	{ "mount-part", mount_part, "/other .*the rest of its filesystem is gone" },
 	{ "mount-deleted", mount_deleted, "/part .*its name is used again" },
+	{ "mount-deleted-linked", victim_mount_linked, "/point .*has another name left" },
+	{ "mount-deleted-open", victim_mount_open, "/point .*a task has it open" },
 	{ "mount-deleted-twice", mount_deleted_twice, "/part .*is mounted elsewhere too" },
 	{ "mount-overlay", mount_overlay, "/other .*overlay" },
 	{ "mount-taken-off", mount_taken_off, "fd detached-mount .*in no mount namespace" },

@@ -39,6 +39,10 @@ const char *victim_dir(void);
 char *victim_path(const char *name);
 /* A mount namespace with a tmpfs `whole` that has `a` and `bb`; `part` and `other` are free. */
 void victim_own_mounts(void);
+/* In such a tmpfs, a deleted file that is mounted: it has another name left, or a task has it open.
+ */
+void victim_mount_linked(void);
+void victim_mount_open(void);
 /* A lease that is being broken; in such a tmpfs, leases on files that cannot be read without that:
  * of a descriptor for writing, of a file with holes that is watched, of a process that stays
  * behind.
