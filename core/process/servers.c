@@ -38,7 +38,8 @@
 /* ---- in the tree ----------------------------------------------------------------------- */
 
 struct server {
-	const char *end; /* of the link */
+	const char *name;	/* of the device, or the link */
+	unsigned minor_of_misc; /* of a device, whatever it is called, or is not any more */
 	const char *word, *reason, *hint;
 };
 
@@ -47,26 +48,37 @@ struct server {
 	"of the tree; an AppImage can be extracted first: --appimage-extract"
 
 static const struct server servers[] = {
-	{ "/dev/fuse", "fuse-server",
+	{ "/dev/fuse", 229, "fuse-server",
 	  "it serves a FUSE filesystem: whoever looks at a file there while the tree stands waits "
 	  "for it",
 	  END_IT },
-	{ "/dev/cuse", "fuse-server",
+	{ "/dev/cuse", 203, "fuse-server",
 	  "it serves a character device: whoever opens that while the tree stands waits for it",
 	  "let it end, or run it outside of the tree" },
 };
 
-static const struct server permission = { "anon_inode:[fanotify]", "fanotify-permission",
+static const struct server permission = { "anon_inode:[fanotify]", 0, "fanotify-permission",
 					  "it decides who may open files: whoever opens one while "
 					  "the tree stands waits for it, all of "
 					  "the machine",
 					  "let it end, or run it outside of the tree" };
 
-static bool ends_with(const char *s, size_t len, const char *end)
-{
-	const size_t n = strlen(end);
+#define MISC_MAJOR 10 /* of all devices that have no major number of their own */
 
-	return len >= n && !memcmp(s + len - n, end, n);
+/* What is behind a descriptor may be a file that a server has to tell about: it is not asked. */
+static const struct server *device(int dir, const char *num)
+{
+	char path[300];
+	struct statx x;
+
+	snprintf(path, sizeof(path), "fd/%s", num);
+	if (statx(dir, path, AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC, STATX_TYPE, &x) ||
+	    !S_ISCHR(x.stx_mode) || x.stx_rdev_major != MISC_MAJOR)
+		return NULL;
+	for (size_t i = 0; i < CKPT_ARRAY_SIZE(servers); i++)
+		if (x.stx_rdev_minor == servers[i].minor_of_misc)
+			return &servers[i];
+	return NULL;
 }
 
 #define FANOTIFY_DECIDES 0xc /* FAN_CLASS_CONTENT, FAN_CLASS_PRE_CONTENT */
@@ -91,10 +103,9 @@ static bool decides(int dir, const char *num)
 
 static const struct server *serves(int dir, const char *num, const char *link, size_t len)
 {
-	for (size_t i = 0; i < CKPT_ARRAY_SIZE(servers); i++)
-		if (*link == '/' && ends_with(link, len, servers[i].end))
-			return &servers[i];
-	if (len == strlen(permission.end) && !memcmp(link, permission.end, len) &&
+	if (*link == '/')
+		return device(dir, num);
+	if (len == strlen(permission.name) && !memcmp(link, permission.name, len) &&
 	    decides(dir, num))
 		return &permission;
 	return NULL;
@@ -154,7 +165,7 @@ int proc_check_servers(struct proc_set *ps, struct ckpt_error *err)
 
 		if (!s)
 			continue;
-		snprintf(object, sizeof(object), "fd %d (%s)", w.found[i].num, s->end);
+		snprintf(object, sizeof(object), "fd %d (%s)", w.found[i].num, s->name);
 		ckpt_refuse(ps->run, &(struct ckpt_blocker){ .task = &ps->tasks[i]->pub,
 							     .feature = s->word,
 							     .object = object,

@@ -3,6 +3,7 @@
 anything waits for it; outside it may hang, before the tree stands or while it does, and never holds it."""
 import os
 import signal
+import stat
 import subprocess
 import time
 
@@ -44,6 +45,24 @@ def inside(context, test, mode, word):
                   ("verify", "-t", victim.pid, "-D", test.dir / "other-image")):
         refused(ckpt.run(test, *words, "--json", code=codes.REFUSED, timeout=HANGS), word)
         unharmed(victim, words[0])
+
+
+def by_number(context, test, serves):
+    """A server has the device, whatever that is called; a file may be called as the device is."""
+    path = test.dir / "dev" / ("other" if serves else "fuse")
+    path.parent.mkdir()
+    if serves:
+        os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(10, 229))
+    with open(path, "w+b" if not serves else "r+b", buffering=0) as file:
+        child = subprocess.Popen(["sleep", "99999"], stdin=file, stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.DEVNULL, start_new_session=True, cwd="/")
+    test.cleanup(proc.kill_tree, child.pid)
+    if serves:
+        path.unlink()
+    run = context.ckpt().run(test, "dump", "-t", child.pid, "-D", test.dir / "image", "-R", "--json",
+                             code=codes.REFUSED if serves else 0, timeout=HANGS)
+    if serves:
+        refused(run, SERVER)
 
 
 class Outside:
@@ -156,6 +175,8 @@ def tests(context):
     """In the tree, outside and alive, and outside and not."""
     for use in (*USES, "idle"):
         yield f"served/inside-{use}", lambda test, use=use: inside(context, test, f"inside-{use}", SERVER)
+    yield "served/other-name", lambda test: by_number(context, test, True)
+    yield "served/like-a-device", lambda test: by_number(context, test, False)
     yield "served/decides", lambda test: inside(context, test, "decides", LISTENER)
     for use in USES:
         yield f"served/answers-{use}", lambda test, use=use: answers(context, test, use)
