@@ -210,6 +210,20 @@ static int by_kernel(const void *va, const void *vb)
 	return (a->tid > b->tid) - (a->tid < b->tid);
 }
 
+/* setns(2) wants a place that nobody else has (userns_install()): it cannot be shared before. */
+static bool is_led(struct ckpt_run *run, const struct ckpt_task *t)
+{
+	const struct ckpt_ns *user = ckpt_ns_of_task(run, t, CKPT_NS_USER);
+	const struct ckpt_ns *mnt = ckpt_ns_of_task(run, t, CKPT_NS_MNT);
+
+	return (!user->own && !user->lost) || (!mnt->own && !mnt->lost);
+}
+
+static bool cannot_share(struct ckpt_run *run, const struct holder *first, const struct holder *h)
+{
+	return is_led(run, first->task) || is_led(run, h->task);
+}
+
 static void refuse_shared(struct ckpt_run *run, const struct holder *first, const struct holder *h)
 {
 	char object[128];
@@ -222,8 +236,13 @@ static void refuse_shared(struct ckpt_run *run, const struct holder *first, cons
 			    "a thread that shares them with others than its own process cannot be "
 			    "made again",
 			    "let the thread call unshare(CLONE_FS)");
-	else
-		ckpt_refuse_off(run, "shared-fs", h->task, object);
+	else if (ckpt_refuse_off(run, "shared-fs", h->task, object) == 1 &&
+		 cannot_share(run, first, h))
+		task_refuse(run, h->task, "nested-fs", object,
+			    "processes that share them in a user or mount namespace of their own "
+			    "cannot be made again",
+			    "try again when the one that shares them has ended, as a browser's "
+			    "helper does, or let it call unshare(CLONE_FS)");
 }
 
 static int list_holders(struct ckpt_run *run, struct holder **out, size_t *n)
@@ -290,7 +309,8 @@ static void note_shared(struct ckpt_run *run, const struct holder *first, const 
 {
 	struct task_state *st = ckpt_state(run);
 
-	if (!is_thread(h) && !is_thread(first))
+	/* where it cannot be, the user has allowed to lose it */
+	if (!is_thread(h) && !is_thread(first) && !cannot_share(run, first, h))
 		st->fs_first[h->task->id - 1] = first->task->id;
 }
 

@@ -102,7 +102,7 @@ static const struct ckpt_need needs[] = {
 	{ NULL, false, NULL },
 };
 
-static const char *const passing[] = { "timer-due", "restart", NULL };
+static const char *const passing[] = { "timer-due", "restart", "nested-fs", NULL };
 
 CKPT_PLUGIN{
 	CKPT_PLUGIN_HEADER,

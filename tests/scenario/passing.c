@@ -152,6 +152,30 @@ static void timer_go(void)
 		      i);
 }
 
+/* ---- a process that shares the working directory in a user namespace, as browsers have ------ */
+
+static pid_t helper;
+
+static void helper_init(void)
+{
+	MUST(unshare(CLONE_NEWUSER));
+}
+
+static void helper_come(void)
+{
+	helper = (pid_t)syscall(SYS_clone, CLONE_FS | SIGCHLD, NULL, NULL, NULL, NULL);
+	if (!helper)
+		for (;;)
+			pause();
+	CHECK(helper > 0, "clone: %s", strerror(errno));
+}
+
+static void helper_go(void)
+{
+	CHECK(kill(helper, SIGKILL) == 0 && waitpid(helper, NULL, 0) == helper, "the helper: %s",
+	      strerror(errno));
+}
+
 static const struct passing {
 	const char *name;
 	void (*init)(void), (*come)(void), (*go)(void);
@@ -159,6 +183,7 @@ static const struct passing {
 	{ "event", event_init, event_come, event_go },
 	{ "connection", connection_init, connection_come, connection_go },
 	{ "creator", NULL, creator_come, creator_go },
+	{ "helper", helper_init, helper_come, helper_go },
 	{ "timer", timer_init, timer_come, timer_go },
 	{ "periodic", periodic_init, timer_come, timer_go },
 }, *what;

@@ -518,7 +518,7 @@ def tests(context):
     for name, pattern in patterns.items():
         yield (f"refuse/{name}",
                lambda test, name=name, pattern=pattern: refused(context, test, [name], [pattern]))
-    for what in ("event", "connection", "creator"):
+    for what in ("event", "connection", "creator", "helper"):
         yield f"refuse/passing-{what}", lambda test, what=what: passing(context, test, what)
     yield "refuse/passing-watched", lambda test: watching(context, test)
     for what in ("timer", "periodic"):
