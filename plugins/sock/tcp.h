@@ -41,6 +41,7 @@ struct sock_tcp_diag {
 	uint32_t device; /* that it is bound to */
 	uint8_t family;
 	bool signs; /* with keys of TCP_MD5SIG */
+	bool only6; /* IPV6_V6ONLY */
 };
 
 /* What is read of a connection before what its other end has received is. */

@@ -33,7 +33,7 @@ static void take_address(uint8_t to[16], int family, const void *from)
 	memcpy(to + sizeof(mapped), from, 4);
 }
 
-static bool has_keys(const struct nlmsghdr *h)
+static void take_details(struct sock_tcp_diag *d, const struct nlmsghdr *h)
 {
 	const struct inet_diag_msg *m = NLMSG_DATA(h);
 	const struct rtattr *a = (const struct rtattr *)(m + 1);
@@ -41,8 +41,9 @@ static bool has_keys(const struct nlmsghdr *h)
 
 	for (; RTA_OK(a, left); a = RTA_NEXT(a, left))
 		if (a->rta_type == INET_DIAG_MD5SIG)
-			return true;
-	return false;
+			d->signs = true;
+		else if (a->rta_type == INET_DIAG_SKV6ONLY && RTA_PAYLOAD(a) >= 1)
+			d->only6 = *(const uint8_t *)RTA_DATA(a);
 }
 
 struct listing {
@@ -80,7 +81,7 @@ static int take_socket(void *arg, struct nlmsghdr *h)
 	d->received = m->idiag_rqueue;
 	d->family = m->idiag_family;
 	d->device = m->id.idiag_if;
-	d->signs = has_keys(h);
+	take_details(d, h);
 	return 0;
 }
 
@@ -233,17 +234,27 @@ bool sock_tcp_untouched(const struct sock_tcp_diag *waits)
 	return may_wait(waits) && waits->received == (waits->state == TCP_CLOSE_WAIT);
 }
 
+static const uint8_t any6[16], any4[16] = { [10] = 0xff, [11] = 0xff };
+
 static bool any_address(const uint8_t a[16])
 {
-	static const uint8_t any6[16], any4[16] = { [10] = 0xff, [11] = 0xff };
-
 	return !memcmp(a, any6, 16) || !memcmp(a, any4, 16);
+}
+
+/* Servers commonly listen twice at one port, once for each family. */
+static bool takes(const struct sock_tcp_diag *l, const uint8_t address[16])
+{
+	const bool is4 = !memcmp(address, any4, 12);
+
+	if (!memcmp(l->src, any6, 16))
+		return !is4 || !l->only6;
+	return !memcmp(l->src, any4, 16) ? is4 : !memcmp(l->src, address, 16);
 }
 
 static bool listens_for(const struct sock_tcp_diag *l, const struct sock_tcp_diag *waits)
 {
 	return l->state == TCP_LISTEN && l->net == waits->net && l->sport == waits->sport &&
-	       (any_address(l->src) || !memcmp(l->src, waits->src, 16));
+	       takes(l, waits->src);
 }
 
 const struct sock_tcp_diag *sock_tcp_listener(const struct sock_state *st,

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* TCP connections that nobody has accepted yet: bound, shut down, non-blocking, of IPv6. */
+/*
+ * TCP connections that nobody has accepted yet: bound, shut down, non-blocking, of IPv6; and of two
+ * sockets that listen at one port, one for each family.
+ */
 #include "victim.h"
 
 #include <fcntl.h>
@@ -21,7 +24,13 @@ union address {
 static struct place {
 	int family, listener, client[N];
 	union address name[N];
-} places[] = { { .family = AF_INET }, { .family = AF_INET6 } };
+	bool any; /* at all addresses, and at the port of the one before if that is so too */
+} places[] = {
+	{ .family = AF_INET },
+	{ .family = AF_INET6 },
+	{ .family = AF_INET, .any = true },
+	{ .family = AF_INET6, .any = true },
+};
 #define PLACES (sizeof(places) / sizeof(*places))
 
 static union address name_of(int fd, socklen_t *len)
@@ -66,6 +75,10 @@ static void make(void)
 			socklen_t len;
 			union address a = name_of(p->listener, &len);
 
+			if (p->any && p->family == AF_INET)
+				a.in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+			else if (p->any)
+				a.in6.sin6_addr = in6addr_loopback;
 			p->client[k] = MUST(socket(p->family, SOCK_STREAM, 0));
 			MUST(connect(p->client[k], &a.sa, len));
 			await_waiting(p->listener, k + 1);
@@ -119,20 +132,31 @@ static void check(void)
 	make();
 }
 
+static void start(struct place *p, uint16_t port)
+{
+	union address a = { .sa.sa_family = (sa_family_t)p->family };
+	const int on = 1;
+
+	a.in.sin_port = port;
+	if (!p->any && p->family == AF_INET)
+		a.in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	else if (!p->any)
+		a.in6.sin6_addr = in6addr_loopback;
+	p->listener = MUST(socket(p->family, SOCK_STREAM | SOCK_NONBLOCK, 0));
+	if (p->any && p->family == AF_INET6)
+		MUST(setsockopt(p->listener, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on)));
+	MUST(bind(p->listener, &a.sa, p->family == AF_INET ? sizeof(a.in) : sizeof(a.in6)));
+	MUST(listen(p->listener, N));
+}
+
 int main(int argc, char **argv)
 {
 	victim_init(argc, argv);
 	for (size_t i = 0; i < PLACES; i++) {
-		struct place *p = &places[i];
-		union address a = { .sa.sa_family = (sa_family_t)p->family };
+		const bool twin = i && places[i].any && places[i - 1].any;
+		socklen_t len;
 
-		if (p->family == AF_INET)
-			a.in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-		else
-			a.in6.sin6_addr = in6addr_loopback;
-		p->listener = MUST(socket(p->family, SOCK_STREAM | SOCK_NONBLOCK, 0));
-		MUST(bind(p->listener, &a.sa, p->family == AF_INET ? sizeof(a.in) : sizeof(a.in6)));
-		MUST(listen(p->listener, N));
+		start(&places[i], twin ? name_of(places[i - 1].listener, &len).in.sin_port : 0);
 	}
 	make();
 	victim_ready();
