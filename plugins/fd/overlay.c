@@ -70,6 +70,9 @@ static bool is_there(const struct looking *l, const char *rest)
 		return false;
 	if (!*l->path)
 		strcpy(l->path, "/");
+	/* the root of an overlay that is the root of all */
+	if (!*l->path)
+		strcpy(l->path, "/");
 	fd = ckpt_open_in(l->run, l->mnt, l->path, O_PATH | O_NOFOLLOW, 0, &ignored);
 	h.h.handle_bytes = MAX_HANDLE_SZ;
 	if (fd < 0 || name_to_handle_at(fd, "", &h.h, &mount, AT_EMPTY_PATH | AT_HANDLE_FID) ||
