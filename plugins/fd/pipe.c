@@ -7,6 +7,7 @@
  */
 #include "internal.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
@@ -15,7 +16,7 @@
 #include <sys/uio.h>
 
 #define LARGEFILE 0100000
-#define FLAGS_OK  (O_ACCMODE | O_NONBLOCK | O_DIRECT | O_APPEND | LARGEFILE)
+#define FLAGS_OK  (O_ACCMODE | O_NONBLOCK | O_DIRECT | O_APPEND | O_NOFOLLOW | LARGEFILE)
 /* of one record */
 #define CONTENT_MAX (32u << 20)
 /* two buffers */
@@ -37,7 +38,7 @@ static int pipe_survey(struct ckpt_run *run, const struct ckpt_fd_found *f, stru
 
 	if (r)
 		return r;
-	if (f->flags & ~FLAGS_OK)
+	if (f->flags & ~FLAGS_OK || (f->flags & O_NOFOLLOW && !fifo_match(f)))
 		return fd_refuse(run, f, "open-flags", "the pipe has flags unknown to ckpt",
 				 "allow the loss");
 	/* notification queues (O_NOTIFICATION_PIPE) have no data that tee(2) could copy */
@@ -372,7 +373,7 @@ static int pipe_plan(struct ckpt_run *run, uint32_t id, struct ckpt_error *err)
 		return -EBADMSG;
 	if (file->flags & ~(uint32_t)FLAGS_OK || (file->flags & O_ACCMODE) == O_ACCMODE ||
 	    file->pos || strcmp(file->kind, p->path.len ? "fifo" : "pipe") != 0 ||
-	    (p->path.len && !(file->flags & LARGEFILE)))
+	    (p->path.len ? !(file->flags & LARGEFILE) : file->flags & O_NOFOLLOW))
 		return ckpt_fail_image(err, "open file %u is not a valid end of a pipe", id);
 	if (p->id == id)
 		return check_pipe(run, p, file, err);
@@ -426,14 +427,36 @@ static int write_content(int fd, const Ckpt__Fd__Pipe *p, struct ckpt_error *err
 	return p->n_chunks && fcntl(fd, F_SETFL, 0) ? ckpt_fail_sys(err, errno, "F_SETFL") : 0;
 }
 
+/* O_NOFOLLOW stays among a file's flags, and /proc has nothing but links. */
+static int make_named(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, int end, uint32_t flags)
+{
+	const int mode = (int)flags & (O_ACCMODE | O_NOFOLLOW);
+	struct ckpt_error ignored = { 0 };
+	char buf[PATH_MAX];
+	const char *path = fd_image_path(&p->path, buf, sizeof(buf));
+	CKPT_AUTO_FD int fd = -1;
+	struct stat st, is;
+
+	if (!path || fstat(end, &is))
+		return -1;
+	fd = ckpt_open_in(run, p->mnt, path, mode | O_NONBLOCK | O_CLOEXEC, 0, &ignored);
+	if (fd < 0 || fstat(fd, &st) || st.st_dev != is.st_dev || st.st_ino != is.st_ino) {
+		errno = fd < 0 ? ignored.err : ESTALE;
+		return -1;
+	}
+	return ckpt_steal_fd(&fd);
+}
+
 /* One end: pipe(2)'s own if it is still there and was one, else a description of its own. */
-static int make_end(int ends[2], uint32_t flags)
+static int make_end(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, int ends[2], uint32_t flags)
 {
 	int mode = (int)flags & O_ACCMODE;
 	char path[32];
 
 	if (!(flags & LARGEFILE) && mode != O_RDWR && ends[mode == O_WRONLY] >= 0)
 		return ckpt_steal_fd(&ends[mode == O_WRONLY]);
+	if (flags & O_NOFOLLOW)
+		return make_named(run, p, ends[0] >= 0 ? ends[0] : ends[1], flags);
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", ends[0] >= 0 ? ends[0] : ends[1]);
 	return open(path, mode | O_NONBLOCK | O_CLOEXEC);
 }
@@ -460,7 +483,7 @@ static int make_those(struct ckpt_run *run, const Ckpt__Fd__Pipe *p, enum when w
 
 		if (!file || when_made(run, file) != when)
 			continue;
-		fd = make_end(ends, file->flags);
+		fd = make_end(run, p, ends, file->flags);
 		if (fd < 0)
 			return ckpt_fail_sys(err, errno, "opening end %u of the pipe", file->id);
 		r = fd_stash_put(st, file->id, fd, err);

@@ -23,7 +23,7 @@ static int sfd, child_sfd;
 static int pid_self, pid_child, pid_zombie, pid_reaped, pid_killed, pid_dup;
 static pid_t child, zombie;
 static int path_dir, path_file, path_link, path_proc;
-static int fifo_r, fifo_w, fifo_rw, quiet_r, left_r, late_r;
+static int fifo_r, fifo_w, fifo_rw, fifo_straight, quiet_r, left_r, late_r;
 static int proc_status, proc_dir, proc_comm, proc_mem, proc_global;
 static int own_r, own_w, grp_r, grp_w, plain_r, plain_w;
 static int fds_before;
@@ -115,6 +115,7 @@ static void build_fifos(void)
 	fifo_r = MUST(open(path, O_RDONLY | O_NONBLOCK));
 	fifo_w = MUST(open(path, O_WRONLY | O_CLOEXEC));
 	fifo_rw = MUST(open(path, O_RDWR | O_NONBLOCK));
+	fifo_straight = MUST(open(path, O_RDWR | O_NONBLOCK | O_NOFOLLOW));
 	MUST(fcntl(fifo_w, F_SETPIPE_SZ, 128 * 1024));
 	MUST(write(fifo_w, "queued in a fifo", 16));
 	MUST(mkfifo(quiet, 0600));
@@ -275,6 +276,8 @@ static void check_fifos(void)
 	check_flags(fifo_r, O_RDONLY | O_NONBLOCK | 0100000, 0, "fifo, reading end");
 	check_flags(fifo_w, O_WRONLY | 0100000, FD_CLOEXEC, "fifo, writing end");
 	check_flags(fifo_rw, O_RDWR | O_NONBLOCK | 0100000, 0, "fifo, both ends");
+	check_flags(fifo_straight, O_RDWR | O_NONBLOCK | O_NOFOLLOW | 0100000, 0,
+		    "fifo, O_NOFOLLOW");
 	CHECK(fcntl(fifo_r, F_GETPIPE_SZ) == 128 * 1024, "fifo size %d",
 	      fcntl(fifo_r, F_GETPIPE_SZ));
 	CHECK(read(fifo_r, buf, sizeof(buf)) == 16 && !memcmp(buf, "queued in a fifo", 16),
