@@ -28,7 +28,8 @@ enum sock_record {
 #define SOCK_RCVBUF_LOCK  2
 #define SOCK_SO_PASSPIDFD 76 /* SO_PASSPIDFD, which older headers lack */
 /* The only flags of F_GETFL that a socket has. */
-#define SOCK_FLAGS (O_RDWR | O_NONBLOCK)
+/* all that fcntl(2) lets a socket have, but O_ASYNC, which is apart */
+#define SOCK_FLAGS (O_RDWR | O_NONBLOCK | O_APPEND | O_NOATIME)
 
 struct sock_held;
 struct sock_tcp_diag;

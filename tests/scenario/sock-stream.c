@@ -214,6 +214,8 @@ static void build_single(void)
 	close(one);
 
 	fresh = MUST(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0));
+	/* as systemd's user manager has its output */
+	MUST(fcntl(fresh, F_SETFL, O_NONBLOCK | O_APPEND));
 	bound_path = MUST(socket(AF_UNIX, SOCK_STREAM, 0));
 	bind_to(bound_path, victim_path("bound-path"));
 	bound_abstract = MUST(socket(AF_UNIX, SOCK_SEQPACKET, 0));
@@ -282,7 +284,7 @@ static void check_single(void)
 	check_bytes(half_connector, "good bye", "half_connector");
 	CHECK(send(half_connector, "x", 1, MSG_NOSIGNAL) == -1 && errno == EPIPE, "an end lives");
 	check_name(fresh, false, "", "fresh");
-	CHECK(fcntl(fresh, F_GETFL) == (O_RDWR | O_NONBLOCK), "O_NONBLOCK is lost");
+	CHECK(fcntl(fresh, F_GETFL) == (O_RDWR | O_NONBLOCK | O_APPEND), "flags are lost");
 	check_name(bound_path, false, victim_path("bound-path"), "bound_path");
 	check_name(bound_abstract, false, "@ckpt-sock-stream-bound", "bound_abstract");
 	check_name(bound_removed, false, victim_path("bound-removed"), "bound_removed");
