@@ -68,8 +68,6 @@ static bool is_there(const struct looking *l, const char *rest)
 	    snprintf(l->path, PATH_MAX, "%s%s", strcmp(l->m->point, "/") ? l->m->point : "",
 		     rest + skip) >= PATH_MAX)
 		return false;
-	if (!*l->path)
-		strcpy(l->path, "/");
 	/* the root of an overlay that is the root of all */
 	if (!*l->path)
 		strcpy(l->path, "/");

@@ -88,8 +88,6 @@ static void check_container(void)
 	victim_write(path, "");
 	CHECK(pread(nameless, text, 8, 0) == 5 && !strncmp(text, "above", 5),
 	      "what was written to the deleted file");
-	snprintf(path, sizeof(path), "/new%lu", rounds);
-	victim_write(path, "new");
 	CHECK(!stat("/bound", &bound) && !stat("/dir", &part) && bound.st_ino == part.st_ino,
 	      "the part that is bound");
 	CHECK(victim_holds("/tmp/file", "in memory"), "the file in the tmpfs");
