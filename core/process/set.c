@@ -100,6 +100,7 @@ void proc_free(struct proc_set *ps)
 	ns_free(ps->ns);
 	mount_tables_free(&ps->mounts);
 	notices_free(&ps->notices);
+	quiet_free(&ps->quiet);
 	segment_free(ps->seg);
 	script_destroy(ps->spare);
 	if (ps->self_pidfd >= 0)

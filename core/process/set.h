@@ -18,6 +18,7 @@
 #include "process/mounts.h"
 #include "process/notice.h"
 #include "process/process.h"
+#include "process/quiet.h"
 #include "process/rescue.h"
 #include "process/segment.h"
 
@@ -120,7 +121,8 @@ struct proc_set {
 	struct ns_table *ns;
 	struct mount_tables mounts;
 	struct notices notices;
-	struct keeper keeper; /* dump: started before the tree stands still */
+	struct quiet_group *quiet; /* dump: once something was opened unnoticed */
+	struct keeper keeper;	   /* dump: started before the tree stands still */
 	struct segments segments;
 	struct gadgets gadgets; /* dump: of the task before */
 	struct xstate_ends xstate_ends;

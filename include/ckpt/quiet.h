@@ -19,13 +19,14 @@ struct ckpt_quiet;
 /* Does the kernel have it? 0, or a negative errno. */
 CKPT_API int ckpt_quiet_probe(struct ckpt_error *err);
 /* Would it work with the mount of that descriptor, which must be ckpt's alone? The same. */
-CKPT_API int ckpt_quiet_try(int mount);
+CKPT_API int ckpt_quiet_try(struct ckpt_run *run, int mount);
 
 /*
  * Up to the end, files of that mount are opened by the calling thread with ckpt_quiet_open()
- * only, and no namespace is joined: there is another thread. NULL: it failed.
+ * only. From the first time on ckpt has another thread, until the run ends. NULL: it failed.
  */
-CKPT_API struct ckpt_quiet *ckpt_quiet_begin(int mount, struct ckpt_error *err);
+CKPT_API struct ckpt_quiet *ckpt_quiet_begin(struct ckpt_run *run, int mount,
+					     struct ckpt_error *err);
 /* NULL is nothing. */
 CKPT_API void ckpt_quiet_end(struct ckpt_quiet *q);
 /* openat(2) for reading, with O_NOATIME and O_NONBLOCK; or a negative errno. NULL: as usual. */

@@ -60,7 +60,7 @@ static void survey_watches(struct ckpt_run *run, struct mnt_state *st)
 
 		if (!m || !ckpt_is_watched(run, dev))
 			continue;
-		r = ckpt_quiet_try(m->fd);
+		r = ckpt_quiet_try(run, m->fd);
 		if (r == 0)
 			continue;
 		snprintf(reason, sizeof(reason),

@@ -587,7 +587,7 @@ static int save(struct save *s, struct ckpt_error *err)
 	CKPT_AUTO_FD int dir = -1;
 
 	if (t->watched) {
-		s->quiet = ckpt_quiet_begin(t->fd, err);
+		s->quiet = ckpt_quiet_begin(s->run, t->fd, err);
 		if (!s->quiet)
 			return -err->err;
 	}
@@ -632,7 +632,7 @@ static int save_nameless(struct save *s, const struct stat *st, Ckpt__Mnt__Inode
 	if (r < 0 || !S_ISREG(st->st_mode))
 		return r;
 	if (s->t->watched) {
-		s->quiet = ckpt_quiet_begin(s->t->fd, err);
+		s->quiet = ckpt_quiet_begin(s->run, s->t->fd, err);
 		if (!s->quiet)
 			return -err->err;
 	}
