@@ -41,8 +41,6 @@
 #include "process/set.h"
 #include "process/spawn.h"
 
-enum { N_CALL_ARGS = 4 };
-
 struct request {
 	uint32_t number;
 	uid_t uid;
@@ -50,13 +48,30 @@ struct request {
 	uint64_t length; /* of a segment; 0: a system call is asked for */
 	void *at;
 	char ns[40]; /* path of an ipc namespace; empty: ckpt's own */
-	int64_t nr, args[N_CALL_ARGS];
+	int64_t nr, args[KEEPER_ARGS];
 };
 
 struct reply {
 	uint32_t number; /* the request's */
 	int64_t result;
 };
+
+/* By the socket: look at the slot. Its number is nobody's. */
+static const struct reply wake = { 0 };
+
+/*
+ * So often a slot is looked at before one sleeps: some 50 us. Where the other one gets no processor
+ * that is for nothing, so it is less the next time.
+ */
+#define MOST_LOOKS  1000
+#define LEAST_LOOKS 10
+
+static inline SPAWN_PART void learn(int *looks, bool was_seen)
+{
+	*looks = was_seen ? MOST_LOOKS : *looks / 2;
+	if (*looks < LEAST_LOOKS)
+		*looks = LEAST_LOOKS;
+}
 
 /* Where the keeper holds its own ipc namespace; its socket is 0. */
 enum { OWN_NAMESPACE = 1 };
@@ -283,13 +298,67 @@ static inline SPAWN_PART bool is_killed(const struct keeper *k)
 	return true;
 }
 
+static inline SPAWN_PART void send_reply(const struct reply *reply)
+{
+	int64_t n;
+
+	do
+		n = sys6(SYS_sendto, 0, (int64_t)(uintptr_t)reply, sizeof(*reply), MSG_NOSIGNAL, 0,
+			 0);
+	while (n < 0 && n != -EPIPE && n != -ECONNRESET);
+}
+
+/* Is there a request in the slot that has no answer yet? */
+static inline SPAWN_PART bool is_posted(const struct keeper_slot *s)
+{
+	return __atomic_load_n(&s->posted, __ATOMIC_SEQ_CST) != s->answered;
+}
+
+static inline SPAWN_PART void serve_slot(struct keeper_slot *s)
+{
+	const uint32_t number = __atomic_load_n(&s->posted, __ATOMIC_SEQ_CST);
+	struct request rq = { .nr = s->nr };
+	struct reply reply = { .number = number };
+
+	if (number == s->answered)
+		return;
+	for (size_t i = 0; i < KEEPER_ARGS; i++)
+		rq.args[i] = s->args[i];
+	s->result = reply.result = serve(&rq);
+	__atomic_store_n(&s->answered, number, __ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&s->awaited, __ATOMIC_SEQ_CST) == number)
+		send_reply(&reply);
+}
+
+/* One request comes after the other: for a moment the next is waited for awake. */
+static inline SPAWN_PART void serve_slots(struct keeper *k)
+{
+	struct keeper_slot *s = &k->slot;
+
+	__atomic_store_n(&s->sleeps, 0, __ATOMIC_SEQ_CST);
+	/* what has woken us does not count */
+	serve_slot(s);
+	for (int i = 0; k->spins && i < s->keeper_looks; i++) {
+		if (is_posted(s)) {
+			serve_slot(s);
+			learn(&s->keeper_looks, true);
+			i = 0;
+		}
+		__builtin_ia32_pause();
+	}
+	learn(&s->keeper_looks, false);
+	__atomic_store_n(&s->sleeps, 1, __ATOMIC_SEQ_CST);
+	/* whoever has posted it before that does not wake us */
+	serve_slot(s);
+}
+
 /* It shares our memory (spawn.h), which so stays for as long as it lives. */
 static SPAWN_CHILD void keep(void *arg)
 {
 	const struct timespec linger = { 0, 250000000 };
 	const struct sched_param first = { .sched_priority = 1 };
 	const struct timeval patience = { .tv_usec = 500000 };
-	const struct keeper *k = arg;
+	struct keeper *k = arg;
 	struct request rq;
 	int64_t n;
 
@@ -310,12 +379,13 @@ static SPAWN_CHILD void keep(void *arg)
 			break;
 		if (n < 0)
 			continue;
+		if (n == sizeof(wake)) {
+			serve_slots(k);
+			continue;
+		}
 		reply.number = rq.number;
 		reply.result = n == sizeof(rq) ? serve(&rq) : -EPROTO;
-		do
-			n = sys6(SYS_sendto, 0, (int64_t)(uintptr_t)&reply, sizeof(reply),
-				 MSG_NOSIGNAL, 0, 0);
-		while (n < 0 && n != -EPIPE && n != -ECONNRESET);
+		send_reply(&reply);
 	}
 	if (k->shares)
 		wait_for_the_end(k);
@@ -334,12 +404,18 @@ int keeper_start(struct keeper *k, struct ckpt_error *err)
 {
 	struct clone_args args = { .exit_signal = SIGCHLD };
 	CKPT_AUTO_FD int theirs = -1;
+	cpu_set_t cpus;
 	int ends[2];
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends))
 		return ckpt_fail_sys(err, errno, "socketpair(2) to the keeper");
 	theirs = k->theirs = ends[0];
 	k->socket = ends[1];
+	k->slot = (struct keeper_slot){ .sleeps = 1,
+					.looks = MOST_LOOKS,
+					.keeper_looks = MOST_LOOKS };
+	/* on a single processor nobody works for who spins */
+	k->spins = !sched_getaffinity(0, sizeof(cpus), &cpus) && CPU_COUNT(&cpus) > 1;
 	snprintf(k->engine_status, sizeof(k->engine_status), "/proc/%d/status", (int)getpid());
 	k->stack = malloc(SPAWN_STACK);
 	k->pid = k->stack ? spawn(&args, k->stack, keep, k) : -ENOMEM;
@@ -361,23 +437,66 @@ bool keeper_is_gone(long answer)
 }
 
 /* Who asks must not be left without an answer by a signal, or by one call that failed. */
-static int64_t ask_alone(struct keeper *k, struct request *rq)
+static int64_t send_it(const struct keeper *k, const void *message, size_t len)
+{
+	long n;
+
+	do
+		n = send(k->socket, message, len, MSG_NOSIGNAL);
+	while (n < 0 && errno == EINTR);
+	if (n != (long)len)
+		return n < 0 ? -errno : -EPROTO;
+	return 0;
+}
+
+static int64_t receive(const struct keeper *k, uint32_t number)
 {
 	struct reply reply = { 0 };
 	long n;
 
-	rq->number = ++k->asked;
-	do
-		n = send(k->socket, rq, sizeof(*rq), MSG_NOSIGNAL);
-	while (n < 0 && errno == EINTR);
-	if (n != sizeof(*rq))
-		return n < 0 ? -errno : -EPROTO;
+	/* of one that was answered in time too, a reply may come */
 	do
 		n = INSIST(recv(k->socket, &reply, sizeof(reply), 0));
-	while ((n < 0 && errno == EINTR) || (n == sizeof(reply) && reply.number != rq->number));
+	while ((n < 0 && errno == EINTR) || (n == sizeof(reply) && reply.number != number));
 	if (n != sizeof(reply))
 		return n < 0 ? -errno : -EPIPE;
 	return reply.result;
+}
+
+static bool is_answered(const struct keeper_slot *s, uint32_t number)
+{
+	return __atomic_load_n(&s->answered, __ATOMIC_SEQ_CST) == number;
+}
+
+/*
+ * Each says what it is about to do before it looks once more what the other one has done, so that
+ * not both sleep.
+ */
+static int64_t ask_by_slot(struct keeper *k, const struct request *rq)
+{
+	struct keeper_slot *s = &k->slot;
+	int64_t r = 0;
+
+	s->nr = rq->nr;
+	for (size_t i = 0; i < KEEPER_ARGS; i++)
+		s->args[i] = rq->args[i];
+	__atomic_store_n(&s->posted, rq->number, __ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&s->sleeps, __ATOMIC_SEQ_CST))
+		r = send_it(k, &wake, sizeof(wake));
+	if (r < 0)
+		return r;
+	for (int i = 0; k->spins && i < s->looks && !is_answered(s, rq->number); i++)
+		__builtin_ia32_pause();
+	learn(&s->looks, is_answered(s, rq->number));
+	__atomic_store_n(&s->awaited, rq->number, __ATOMIC_SEQ_CST);
+	return is_answered(s, rq->number) ? s->result : receive(k, rq->number);
+}
+
+static int64_t ask_by_socket(struct keeper *k, const struct request *rq)
+{
+	int64_t r = send_it(k, rq, sizeof(*rq));
+
+	return r < 0 ? r : receive(k, rq->number);
 }
 
 static int64_t ask(struct keeper *k, struct request *rq)
@@ -385,7 +504,8 @@ static int64_t ask(struct keeper *k, struct request *rq)
 	int64_t r;
 
 	pthread_mutex_lock(&k->asking);
-	r = ask_alone(k, rq);
+	rq->number = ++k->asked;
+	r = k->shares && !rq->length ? ask_by_slot(k, rq) : ask_by_socket(k, rq);
 	pthread_mutex_unlock(&k->asking);
 	return r;
 }

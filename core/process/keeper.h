@@ -12,6 +12,23 @@
 
 struct segments;
 
+enum { KEEPER_ARGS = 4 };
+
+/*
+ * A system call for the keeper, in the memory that it shares. To put it into a socket, to be woken
+ * and to do the same with the answer takes ten times as long as most of these calls.
+ */
+struct keeper_slot {
+	int64_t nr, args[KEEPER_ARGS], result;
+	/* numbers of requests */
+	uint32_t posted, answered;
+	uint32_t awaited; /* its answer is to be sent by the socket as well */
+	uint32_t sleeps;  /* the keeper, until something comes by the socket */
+	/* how often the engine looks for an answer before it sleeps, and the keeper for a request
+	 */
+	int looks, keeper_looks;
+};
+
 struct keeper {
 	pthread_mutex_t asking;
 	uint32_t asked; /* requests so far */
@@ -20,7 +37,9 @@ struct keeper {
 	struct rescue *rescue;	   /* rescue.h */
 	bool lost;		   /* it has died, and we have noticed */
 	bool shares;		   /* our memory */
-	pid_t pid;		   /* 0: not running */
+	bool spins;		   /* who waits for a slot does not sleep at once */
+	struct keeper_slot slot;
+	pid_t pid; /* 0: not running */
 	int socket, theirs;
 	char engine_status[32]; /* a file of /proc */
 	/* not 0: a thread is about to end the process, and the kernel clears it when that is so */
