@@ -42,6 +42,16 @@ bool rescue_is_filtered(const struct ckpt_thread *th)
 	       ckpt_proc_field(text, "Seccomp", value, sizeof(value)) || atoi(value);
 }
 
+bool rescue_shows_filter(const struct ckpt_task *t)
+{
+	CKPT_AUTO_FREE char *status = NULL;
+	struct ckpt_error ignored = { 0 };
+	char mode[16];
+
+	return ckpt_proc_read(t, "status", &status, &ignored) >= 0 &&
+	       !ckpt_proc_field(status, "Seccomp", mode, sizeof(mode)) && atoi(mode);
+}
+
 /* Of a thread that stands and is the engine's; what cannot be read counts as a filter. */
 static int ask_filter(void *arg, size_t i, struct ckpt_error *err)
 {

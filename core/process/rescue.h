@@ -41,6 +41,11 @@ struct rescue {
 	struct rescue_thread threads[];
 };
 
+/*
+ * A task that has a filter while it still runs will have it when it stands: nobody loses one. That
+ * it shows none means nothing.
+ */
+bool rescue_shows_filter(const struct ckpt_task *t);
 /* Has this thread a seccomp filter, or must that be assumed? Others of its task may yet give it
  * one. */
 bool rescue_is_filtered(const struct ckpt_thread *th);

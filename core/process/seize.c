@@ -61,6 +61,7 @@ struct scan {
 	struct execing *execing;
 	struct task_node *task;
 	bool found_new;
+	bool kept; /* its threads are the keeper's at once */
 };
 
 /*
@@ -229,7 +230,7 @@ static int seize_thread(struct scan *s, struct ckpt_thread *th, struct ckpt_erro
 	int r;
 
 	/* at once: who is handed over is stopped twice, which sleeps do not always hide */
-	if (s->ps->keep_all && s->ps->keeper.shares)
+	if ((s->ps->keep_all || s->kept) && s->ps->keeper.shares)
 		th->agent->tracer = &s->ps->keeper;
 	s->execing->keeper = s->ps->keeper.pid;
 	s->execing->asking = th;
@@ -424,6 +425,7 @@ static int take_task(struct scan *s, struct ckpt_error *err)
 		return set_add_thread(s->task, t->pid, err) ? 0 : -ENOMEM;
 	if (s->task->main_over)
 		each_tid(t, note_stop, t, err);
+	s->kept = !s->ps->run->live && rescue_shows_filter(t);
 	do {
 		int r;
 

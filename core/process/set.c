@@ -16,6 +16,9 @@
 #include "process/set.h"
 #include "process/uapi.h"
 
+/* What a desktop's session takes is less; the table has 32 KiB. */
+#define DESCRIPTORS 4096
+
 /* Two descriptors a task, and every file of a restore: the usual soft limit is too low. */
 static void raise_nofile(void)
 {
@@ -27,6 +30,19 @@ static void raise_nofile(void)
 	setrlimit(RLIMIT_NOFILE, &lim);
 }
 
+/*
+ * The kernel makes a table of descriptors larger by doubling it, and where threads share it then
+ * waits for an RCU grace period (5 to 20 ms) each time: here there are none yet, and no tree stands
+ * still. Whoever needs more than that waits.
+ */
+static void make_room(void)
+{
+	CKPT_AUTO_FD int any = open("/", O_PATH | O_CLOEXEC);
+	CKPT_AUTO_FD int high = any < 0 ? -1 : fcntl(any, F_DUPFD_CLOEXEC, DESCRIPTORS - 1);
+
+	(void)high;
+}
+
 struct proc_set *proc_new(struct ckpt_run *run, struct ckpt_error *err)
 {
 	struct proc_set *ps = calloc(1, sizeof(*ps));
@@ -36,6 +52,7 @@ struct proc_set *proc_new(struct ckpt_run *run, struct ckpt_error *err)
 		return NULL;
 	}
 	raise_nofile();
+	make_room();
 	ps->run = run;
 	ps->ns = ns_new(err);
 	if (!ps->ns) {
