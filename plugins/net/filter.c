@@ -232,13 +232,25 @@ static int on_connection(struct nlmsghdr *h, void *arg, struct ckpt_error *err)
 	return 0;
 }
 
+/*
+ * All namespaces have one table, which is walked to list those of one: 13 ms where it is large. How
+ * many are whose is counted.
+ */
+static bool has_none(void)
+{
+	CKPT_AUTO_FILE FILE *f = fopen("/proc/sys/net/netfilter/nf_conntrack_count", "re");
+	unsigned n;
+
+	return f && fscanf(f, "%u", &n) == 1 && !n;
+}
+
 static int ask_connections(struct net_job *job, struct ckpt_error *err)
 {
 	const struct nfgenmsg all = { .nfgen_family = AF_UNSPEC };
 	const struct net_request q = { NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET, 0, &all,
 				       sizeof(all) };
 	size_t n = 0;
-	int r = net_dump(job, &q, on_connection, &n, err);
+	int r = has_none() ? 0 : net_dump(job, &q, on_connection, &n, err);
 	char what[96];
 
 	if (r < 0 || !n)
