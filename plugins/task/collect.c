@@ -466,6 +466,22 @@ static size_t count_threads(struct ckpt_run *run)
 	return n;
 }
 
+static int begin_domains(struct ckpt_run *run, const struct told *told,
+			 struct task_domains *domains, struct ckpt_error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < ckpt_task_count(run) && r == 0; i++) {
+		const struct ckpt_task *t = ckpt_task_at(run, i);
+
+		for (size_t k = 0; k < t->n_threads && !t->zombie && r == 0; k++)
+			r = task_domain_begin(run, domains, t->threads[k], k, told++->domain, err);
+		if (r < 0)
+			ckpt_wrap(err, "task %u (%.15s)", t->id, t->comm);
+	}
+	return r;
+}
+
 int task_collect(struct ckpt_run *run, struct ckpt_error *err)
 {
 	CKPT_AUTO_FREE struct told *all = calloc(count_threads(run) + 1, sizeof(*all));
@@ -477,6 +493,8 @@ int task_collect(struct ckpt_run *run, struct ckpt_error *err)
 		r = task_places_collect(run, err);
 	if (r == 0)
 		r = ask_all(run, all, err);
+	if (r == 0)
+		r = begin_domains(run, all, &domains, err);
 	for (size_t i = 0; i < ckpt_task_count(run) && r == 0; i++) {
 		struct ckpt_task *t = ckpt_task_at(run, i);
 

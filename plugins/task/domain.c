@@ -40,7 +40,8 @@ struct task_stand_in {
 	const struct ckpt_ns *user, *pidns;
 	uint32_t uid, gid;
 	pid_t pid, number; /* 0: there is none; the second in its pid namespace */
-	bool seen;	   /* by a process of ours with the same ids */
+	bool ready;	   /* nobody need wait for it any more */
+	bool tried, seen;  /* is it by a process of ours with the same ids? */
 };
 
 int task_domain_ask(struct ckpt_script *s)
@@ -173,18 +174,27 @@ static void end(struct task_stand_in *s)
 static int make(struct ckpt_run *run, struct task_stand_in *s, struct ckpt_error *err)
 {
 	CKPT_AUTO_FD int program = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
-	int status = 0, r;
+	int r;
 
 	if (program < 0)
 		return ckpt_fail_sys(err, errno, "/proc/self/exe");
 	s->pid = fork_in(run, s->pidns, &s->number, err);
 	if (!s->pid)
 		stand_in(s, program);
-	if (s->pid < 0) {
-		r = s->pid;
-		s->pid = 0;
-		return r;
-	}
+	if (s->pid > 0)
+		return 0;
+	r = s->pid;
+	s->pid = 0;
+	return r;
+}
+
+static int wait_for(struct task_stand_in *s, struct ckpt_error *err)
+{
+	int status = 0, r;
+
+	if (s->ready)
+		return 0;
+	s->ready = true;
 	r = status_of(s->pid, &status);
 	if (r < 0)
 		return ckpt_fail_sys(err, r, "waiting for a stand-in");
@@ -200,9 +210,13 @@ static int make(struct ckpt_run *run, struct task_stand_in *s, struct ckpt_error
 /* Without a sandbox, is it as we think? Other security modules may have a say. */
 static int try_out(struct ckpt_run *run, struct task_stand_in *s, struct ckpt_error *err)
 {
-	pid_t number, pid = fork_in(run, s->pidns, &number, err);
+	pid_t number, pid;
 	int status = 0, r;
 
+	if (s->tried)
+		return 0;
+	s->tried = true;
+	pid = fork_in(run, s->pidns, &number, err);
 	if (!pid)
 		look_at(s);
 	if (pid < 0)
@@ -234,7 +248,7 @@ static struct task_stand_in *stand_in_for(struct ckpt_run *run, struct task_doma
 	if (make(run, s, err) < 0)
 		return NULL;
 	d->n++;
-	return s->number && try_out(run, s, err) < 0 ? NULL : s;
+	return s;
 }
 
 void task_domains_free(struct task_domains *d)
@@ -261,27 +275,68 @@ static int ask_about(struct ckpt_run *run, struct ckpt_thread *th, pid_t number,
 	return r;
 }
 
+/* Does that thread need one? */
+static bool needs_one(struct ckpt_run *run, const struct ckpt_thread *th, size_t index,
+		      int64_t first_answer, struct task_stand_in *like)
+{
+	const struct ckpt_ns_seat *seat = ckpt_ns_seat(run, th->task->id, index);
+
+	*like = (struct task_stand_in){ .user = seat->ns[CKPT_NS_USER],
+					.pidns = seat->ns[CKPT_NS_PID] };
+	return (first_answer != 0 || !like->pidns->own) &&
+	       syscall(SYS_landlock_create_ruleset, NULL, 0, ASK_VERSION) > 0;
+}
+
+static int fail_about(const struct ckpt_thread *th, struct ckpt_error *err)
+{
+	return ckpt_wrap(err, "thread %d: is it in a Landlock domain?", (int)th->tid);
+}
+
+/* The first number of "Uid" or "Gid", which is the real one. */
+static bool id_of(const char *status, const char *field, uint32_t *id)
+{
+	char value[64];
+
+	return !ckpt_proc_field(status, field, value, sizeof(value)) &&
+	       sscanf(value, "%u", id) == 1;
+}
+
+int task_domain_begin(struct ckpt_run *run, struct task_domains *d, const struct ckpt_thread *th,
+		      size_t index, int64_t first_answer, struct ckpt_error *err)
+{
+	CKPT_AUTO_FREE char *status = NULL;
+	struct task_stand_in like;
+	char path[64];
+
+	if (!needs_one(run, th, index, first_answer, &like))
+		return 0;
+	task_path(path, sizeof(path), th, "status");
+	if (ckpt_proc_read(th->task, path, &status, err) < 0)
+		return -err->err;
+	if (!id_of(status, "Uid", &like.uid) || !id_of(status, "Gid", &like.gid))
+		return ckpt_fail(err, EPROTO, "thread %d: status names no ids", (int)th->tid);
+	return stand_in_for(run, d, &like, err) ? 0 : fail_about(th, err);
+}
+
 int task_domain_check(struct ckpt_run *run, struct task_domains *d, struct ckpt_thread *th,
 		      size_t index, int64_t first_answer, const Ckpt__Task__Credentials *c,
 		      struct ckpt_error *err)
 {
-	const struct ckpt_ns_seat *seat = ckpt_ns_seat(run, th->task->id, index);
-	const struct task_stand_in like = { .user = seat->ns[CKPT_NS_USER],
-					    .pidns = seat->ns[CKPT_NS_PID],
-					    .uid = c->uids[0],
-					    .gid = c->gids[0] };
-	const struct task_stand_in *s;
+	struct task_stand_in like, *s;
 	int answer = 0, r;
 
-	if ((first_answer == 0 && like.pidns->own) ||
-	    syscall(SYS_landlock_create_ruleset, NULL, 0, ASK_VERSION) <= 0)
+	if (!needs_one(run, th, index, first_answer, &like))
 		return 0;
+	like.uid = c->uids[0];
+	like.gid = c->gids[0];
 	s = stand_in_for(run, d, &like, err);
-	if (!s)
-		return ckpt_wrap(err, "thread %d: is it in a Landlock domain?", (int)th->tid);
+	if (!s || wait_for(s, err) < 0)
+		return fail_about(th, err);
 	r = s->number ? ask_about(run, th, s->number, &answer, err) : 0;
 	if (r < 0 || (s->number && answer != -EPERM))
 		return r;
+	if (s->number && try_out(run, s, err) < 0)
+		return fail_about(th, err);
 	if (!s->seen) {
 		ckpt_log(run, CKPT_LOG_WARN,
 			 "thread %d: whether it is in a Landlock domain cannot be told",

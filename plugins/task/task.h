@@ -195,6 +195,9 @@ struct task_domains {
 };
 /* One operation, whose result is the first answer. */
 int task_domain_ask(struct ckpt_script *s);
+/* For all threads, before the first one is checked: what it takes goes on meanwhile. */
+int task_domain_begin(struct ckpt_run *run, struct task_domains *d, const struct ckpt_thread *th,
+		      size_t index, int64_t first_answer, struct ckpt_error *err);
 int task_domain_check(struct ckpt_run *run, struct task_domains *d, struct ckpt_thread *th,
 		      size_t index, int64_t first_answer, const Ckpt__Task__Credentials *c,
 		      struct ckpt_error *err);
