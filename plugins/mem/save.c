@@ -39,6 +39,7 @@ struct saver {
 	struct mem_once once;
 	struct forked *forked;
 	size_t space;		/* whose pages are being saved */
+	bool drained;		/* all that was put before is stored, or has a place */
 	struct mem_scan others; /* page tables of the space below */
 	size_t others_space;
 	struct stored *stored; /* of all spaces, then of all shared objects */
@@ -71,7 +72,7 @@ static void begin(struct saver *s, const struct mem_source *from, struct stored 
 
 struct run {
 	uint64_t page, pages;
-	bool drop_zeros, alone;
+	bool drop_zeros, alone, merged;
 	const uint64_t *entry; /* of its pages, if they may be those of others too; or NULL */
 };
 
@@ -174,12 +175,15 @@ static int find_stored(struct saver *s, struct forked *f, struct ckpt_error *err
 	int r = mem_scan_entries(f->scan, f->page, f->n, f->entry, err);
 	size_t next;
 
+	/* others add to it, see sink.c */
+	pthread_mutex_lock(&s->sink.lock);
 	for (size_t i = 0; !r && i < f->n; i++) {
 		const struct mem_once_page *p =
 			mem_once_find(&s->once, mem_once_frame(f->entry[i]));
 
 		f->stored[i] = p ? *p : (struct mem_once_page){ 0 };
 	}
+	pthread_mutex_unlock(&s->sink.lock);
 	for (size_t i = 0; !r && i < f->n; i = next) {
 		const struct mem_once_page *p = &f->stored[i];
 
@@ -190,6 +194,23 @@ static int find_stored(struct saver *s, struct forked *f, struct ckpt_error *err
 		if (p->frame)
 			r = compare_frames(s, f, i, next - i, err);
 	}
+	return r;
+}
+
+/*
+ * What was stored before has to be known, whoever does it: of other spaces, for in one and the same
+ * a page is in two places only if the kernel has merged pages.
+ */
+static int drain(struct saver *s, bool merged, struct ckpt_error *err)
+{
+	int r;
+
+	if (s->drained && !merged)
+		return 0;
+	r = flush(s, err);
+	if (!r)
+		r = mem_sink_drain(&s->sink, err);
+	s->drained = true;
 	return r;
 }
 
@@ -210,10 +231,7 @@ static int save_forked(struct saver *s, const struct mem_scan *scan, struct run 
 
 		f->page = run.page;
 		f->n = run.pages < ENTRIES ? (size_t)run.pages : ENTRIES;
-		/* what was stored before has to be known, whoever does it */
-		r = flush(s, err);
-		if (!r)
-			r = mem_sink_drain(&s->sink, err);
+		r = drain(s, run.merged, err);
 		if (!r)
 			r = find_stored(s, f, err);
 		while (!r && i < f->n) {
@@ -253,7 +271,8 @@ static int save_vma(struct saver *s, struct mem_scan *scan, const struct mem_vma
 		const struct run run = { .page = runs->start[k],
 					 .pages = runs->pages[k],
 					 .drop_zeros = v->kind == MEM_PRIVATE_ANON,
-					 .alone = v->alone && !(v->flags & MEM_MERGEABLE) };
+					 .alone = v->alone && !(v->flags & MEM_MERGEABLE),
+					 .merged = v->flags & MEM_MERGEABLE };
 
 		r = v->forked && s->st->n_spaces > 1 ? save_forked(s, scan, run, st, err)
 						     : save_run(s, run, err);
@@ -393,6 +412,7 @@ static int save_all(struct saver *s, struct ckpt_error *err)
 
 	for (size_t i = 0; !r && i < spaces; i++) {
 		s->space = i;
+		s->drained = false;
 		r = save_task(s, &s->st->spaces[i], &s->stored[i], err);
 	}
 	for (size_t i = 0; !r && i < s->st->n_shared; i++)
