@@ -101,9 +101,13 @@ void execing_end(struct execing *x)
 bool execing_has_gone(const struct ckpt_task *t)
 {
 	const struct ckpt_thread *leader = t->threads[0];
-	siginfo_t info;
+	struct user_regs_struct now;
 
+	if (leader->agent->state != THREAD_STOPPED)
+		return false;
 	/* whoever executes takes the leader's number, and not its tracer */
-	return leader->agent->state == THREAD_STOPPED &&
-	       INSIST(ckpt_ptrace(leader, PTRACE_GETSIGINFO, NULL, &info)) && errno == ESRCH;
+	if (INSIST(ckpt_ptrace(leader, PTRACE_GETREGS, NULL, &now)))
+		return errno == ESRCH;
+	/* it may have been seized under its own number, and stand already: at another place */
+	return now.rip != leader->regs.rip || now.rsp != leader->regs.rsp;
 }

@@ -9,9 +9,9 @@ from lib import faulting, killing, proc
 from lib.report import Failure, expect
 from lib.victim import Victim
 
-# some three requests for each of four threads, more if these are handed over; the first is for the
-# leader, and not yet in front of a stop
-SEIZING = {"tsync": (3, 6, 9, 12), "exec": (3, 6, 9, 12), "filtered-exec": (8, 16, 20, 24)}
+# for each of four threads some three requests in front of its stop, and as many after it; the first is for
+# the leader, and not yet in front of a stop
+SEIZING = {"tsync": (3, 6, 9, 12), "exec": (3, 6, 9, 12, 24), "filtered-exec": (3, 9, 15, 21, 24)}
 
 # until it is done, or stands still, or hangs in execve(2): there is nothing more to come
 GO = """touch {dir}/go
@@ -61,7 +61,9 @@ def raced(context, test, mode, position):
     victim.check("built")
     race = Race(context, test, victim)
     task = f"/proc/{victim.pid}/task/{victim.said('tid')}"
-    code, err, reached = race.dump("-s", "ptrace", "-n", position, "-x",
+    # who shows a filter is the keeper's from the first request on
+    of_whom = ["-c"] if mode == "filtered-exec" else []
+    code, err, reached = race.dump(*of_whom, "-s", "ptrace", "-n", position, "-x",
                                    GO.format(dir=victim.dir, task=task))
     expect(reached, f"request {position}: there were not as many")
     return race, code, err
