@@ -118,7 +118,9 @@ static inline SPAWN_PART int64_t make(const struct request *rq)
 		return shmid;
 	}
 	at = sys6(SYS_shmat, shmid, (int64_t)(uintptr_t)rq->at, rq->at ? SHM_REMAP : 0, 0, 0, 0);
-	sys6(SYS_shmctl, shmid, IPC_RMID, 0, 0, 0, 0);
+	/* as INSIST(), which needs errno: it must not stay */
+	for (int tries = 0; sys6(SYS_shmctl, shmid, IPC_RMID, 0, 0, 0, 0) && tries < 2; tries++)
+		;
 	if (at < 0 && at > -4096)
 		return at;
 	r = sys6(SYS_shmctl, shmid, IPC_SET, (int64_t)(uintptr_t)&ds, 0, 0, 0);

@@ -61,6 +61,13 @@ static const struct kind {
 	{ "msg", "ipc.queue", make_queue, drop_queue },
 };
 
+/* What is only made for its number must not stay because one call failed. */
+static void drop(const struct kind *k, int number)
+{
+	for (int tries = 0; number >= 0 && k->drop(number) && tries < 2; tries++)
+		;
+}
+
 void ipc_drop(const char *kind, int number)
 {
 	for (size_t i = 0; i < KINDS; i++) {
@@ -69,8 +76,7 @@ void ipc_drop(const char *kind, int number)
 		/* what was asked for and not given would go to whoever asks next */
 		if (number < 0)
 			number = kinds[i].make();
-		if (number >= 0)
-			kinds[i].drop(number);
+		drop(&kinds[i], number);
 	}
 }
 
@@ -90,8 +96,7 @@ static int look(void *arg)
 		return -errno;
 	for (size_t i = 0; i < KINDS; i++) {
 		l->next[i] = kinds[i].make();
-		if (l->next[i] >= 0)
-			kinds[i].drop(l->next[i]);
+		drop(&kinds[i], l->next[i]);
 	}
 	return 0;
 }

@@ -35,13 +35,32 @@ static const struct ckpt_thread *whose(struct ckpt_run *run, const struct ckpt_n
 	return NULL;
 }
 
+bool pid_ns_is_anothers(const struct ckpt_ns *ns)
+{
+	return !ns->own && ns->owner && !ns->owner->own;
+}
+
+int pid_probe_descriptor(void)
+{
+	CKPT_AUTO_FD int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	CKPT_AUTO_FD int fd = self < 0 ? -1 : ioctl(self, PIDFD_GET_PID_FOR_CHILDREN_NAMESPACE, 0);
+
+	return fd < 0 ? -errno : 0;
+}
+
 int pid_empty_survey(struct ckpt_run *run, const struct ckpt_ns *ns)
 {
 	const struct ckpt_thread *th = whose(run, ns);
 
 	if (!pid_ns_is_empty(ns) || !th)
 		return 1;
-	ckpt_refuse_off(run, "empty-namespaces", th->task, ns->name);
+	if (ckpt_refuse_off(run, "empty-namespaces", th->task, ns->name) == 1 &&
+	    pid_probe_descriptor() < 0)
+		ckpt_refuse(run, &(struct ckpt_blocker){ .feature = "empty-namespaces",
+							 .task = th->task,
+							 .object = ns->name,
+							 .reason = PID_NO_DESCRIPTOR,
+							 .hint = PID_NEW_KERNEL });
 	return 0;
 }
 
@@ -66,15 +85,13 @@ int pid_empty_state(struct ckpt_run *run, const struct ckpt_ns *ns, uint32_t *st
 
 /* ---- restore ---------------------------------------------------------------------------- */
 
-void pid_empty_plan(struct ckpt_run *run, const struct ckpt_ns *ns)
+void pid_descriptor_plan(struct ckpt_run *run, const struct ckpt_ns *ns)
 {
-	CKPT_AUTO_FD int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
-	CKPT_AUTO_FD int fd = self < 0 ? -1 : ioctl(self, PIDFD_GET_PID_FOR_CHILDREN_NAMESPACE, 0);
+	int r = pid_probe_descriptor();
 
-	if (fd < 0)
-		ckpt_unmet(run, CKPT_EXIT_PRIVILEGE, "use Linux 6.11 or newer",
-			   "%s, which nobody is in: PIDFD_GET_PID_FOR_CHILDREN_NAMESPACE: %s",
-			   ns->name, ckpt_errno_name(errno));
+	if (r < 0)
+		ckpt_unmet(run, CKPT_EXIT_PRIVILEGE, PID_NEW_KERNEL, "%s: %s: %s", ns->name,
+			   PID_NO_DESCRIPTOR, ckpt_errno_name(r));
 }
 
 /* In a helper: its child is the first process, and the last. */

@@ -103,7 +103,16 @@ int pid_empty_state(struct ckpt_run *run, const struct ckpt_ns *ns, uint32_t *st
 		    struct ckpt_error *err);
 struct pid_plan;
 /* Can this kernel make it? */
-void pid_empty_plan(struct ckpt_run *run, const struct ckpt_ns *ns);
+void pid_descriptor_plan(struct ckpt_run *run, const struct ckpt_ns *ns);
+/*
+ * One in which nobody is, or that is another user namespace's, is made by its descriptor
+ * (PIDFD_GET_PID_FOR_CHILDREN_NAMESPACE, Linux 6.11). pid_probe_descriptor(): is that there?
+ */
+#define PID_NO_DESCRIPTOR \
+	"this kernel has no descriptor of a pid namespace before its first process"
+#define PID_NEW_KERNEL "use Linux 6.11 or newer"
+bool pid_ns_is_anothers(const struct ckpt_ns *ns);
+int pid_probe_descriptor(void);
 int pid_empty_make(struct ckpt_run *run, const struct pid_plan *p, struct ckpt_error *err);
 
 /* ---- counters of nested namespaces (counters.c) -------------------------------- */

@@ -97,8 +97,8 @@ static int load_namespaces(struct ckpt_run *run, struct pid_plan *p, struct ckpt
 			return -err->err;
 		pid_plan_noexec(run, r);
 		pid_plan_pid_max(run, r);
-		if (r->empty)
-			pid_empty_plan(run, p->nsfs[i]);
+		if (r->empty || pid_ns_is_anothers(p->nsfs[i]))
+			pid_descriptor_plan(run, p->nsfs[i]);
 	}
 	return 0;
 }

@@ -75,6 +75,8 @@ static int pid_namespaces(struct survey *s, const struct ckpt_task *t, struct ck
 		refuse(s, t, "nested-namespaces", object,
 		       "it is owned by a user namespace above that of ckpt",
 		       "run ckpt in the user namespace that owns it, or above", true);
+	if (ns->level && pid_ns_is_anothers(ns->nsfs) && pid_probe_descriptor() < 0)
+		refuse(s, t, "nested-namespaces", object, PID_NO_DESCRIPTOR, PID_NEW_KERNEL, true);
 	return 0;
 }
 
