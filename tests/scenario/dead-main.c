@@ -321,6 +321,8 @@ int main(int argc, char **argv)
 	sigset_t set;
 
 	victim_init(argc, argv);
+	if (!victim_thread_pidfds())
+		victim_skip("this kernel has no pidfds of threads");
 	sigemptyset(&set);
 	sigaddset(&set, SIGUSR1);
 	sigaddset(&set, SIGUSR2);

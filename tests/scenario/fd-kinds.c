@@ -21,6 +21,8 @@
 
 static int sfd, child_sfd;
 static int pid_self, pid_child, pid_zombie, pid_reaped, pid_killed, pid_dup;
+static int thread_flag; /* of pid_dup */
+static int reaped_events;
 static pid_t child, zombie;
 static int path_dir, path_file, path_link, path_proc;
 static int fifo_r, fifo_w, fifo_rw, fifo_straight, quiet_r, left_r, late_r;
@@ -72,6 +74,13 @@ static void build_signals(void)
 	MUST(sigqueue(getpid(), SIGRTMIN + 3, (union sigval){ .sival_int = 77 }));
 }
 
+static int readable(int fd)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+
+	return poll(&p, 1, 0) == 1 ? p.revents : 0;
+}
+
 static void build_pidfds(void)
 {
 	pid_t gone;
@@ -82,7 +91,9 @@ static void build_pidfds(void)
 	MUST(waitid(P_PID, (id_t)zombie, &(siginfo_t){ 0 }, WEXITED | WNOWAIT));
 	pid_self = pidfd_of(getpid(), 0);
 	pid_child = pidfd_of(child, O_NONBLOCK);
-	pid_dup = pidfd_of(child, O_EXCL);
+	/* those of threads are newer than pidfds */
+	thread_flag = victim_thread_pidfds() ? O_EXCL : 0;
+	pid_dup = pidfd_of(child, (unsigned)thread_flag);
 	pid_zombie = pidfd_of(zombie, 0);
 	gone = spawn(exit_42);
 	pid_reaped = pidfd_of(gone, 0);
@@ -91,6 +102,10 @@ static void build_pidfds(void)
 	pid_killed = pidfd_of(gone, O_NONBLOCK);
 	MUST(kill(gone, SIGKILL));
 	MUST(waitpid(gone, &status, 0));
+	/* that they hang up, too, is newer than pidfds */
+	reaped_events = readable(pid_killed);
+	if (!(reaped_events & POLLIN))
+		victim_die("the reaped are not reported: %#x", reaped_events);
 }
 
 static void build_paths(void)
@@ -193,13 +208,6 @@ static void check_signals(void)
 	sigqueue(getpid(), SIGRTMIN + 3, (union sigval){ .sival_int = 77 });
 }
 
-static int readable(int fd)
-{
-	struct pollfd p = { .fd = fd, .events = POLLIN };
-
-	return poll(&p, 1, 0) == 1 ? p.revents : 0;
-}
-
 static int pid_in(int fd)
 {
 	char path[48];
@@ -219,7 +227,7 @@ static void check_pidfds(void)
 	siginfo_t si = { 0 };
 
 	check_flags(pid_child, O_RDWR | O_NONBLOCK, FD_CLOEXEC, "pidfd");
-	check_flags(pid_dup, O_RDWR | O_EXCL, FD_CLOEXEC, "pidfd of a thread");
+	check_flags(pid_dup, O_RDWR | thread_flag, FD_CLOEXEC, "pidfd of a thread");
 	CHECK(pid_in(pid_self) == getpid(), "pidfd of itself: %d", pid_in(pid_self));
 	CHECK(pid_in(pid_child) == child, "pidfd of the child: %d", pid_in(pid_child));
 	CHECK(pid_in(pid_dup) == child, "pidfd of the child's thread: %d", pid_in(pid_dup));
@@ -227,7 +235,7 @@ static void check_pidfds(void)
 	CHECK(pid_in(pid_reaped) == -1, "pidfd of the reaped: %d", pid_in(pid_reaped));
 	CHECK(!readable(pid_child) && !readable(pid_self), "the living are reported dead");
 	CHECK(readable(pid_zombie) == POLLIN, "the zombie is not reported");
-	CHECK(readable(pid_reaped) & POLLHUP && readable(pid_killed) & POLLHUP,
+	CHECK(readable(pid_reaped) == reaped_events && readable(pid_killed) == reaped_events,
 	      "the reaped are not reported: %#x %#x", readable(pid_reaped), readable(pid_killed));
 	CHECK(!waitid(P_PIDFD, (id_t)pid_zombie, &si, WEXITED | WNOWAIT) && si.si_pid == zombie &&
 		      si.si_status == 42,

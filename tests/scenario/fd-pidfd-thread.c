@@ -276,6 +276,8 @@ static void check(void)
 int main(int argc, char **argv)
 {
 	victim_init(argc, argv);
+	if (!victim_thread_pidfds())
+		victim_skip("this kernel has no pidfds of threads");
 	build();
 	fds_before = victim_count_fds();
 	victim_ready();

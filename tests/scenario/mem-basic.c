@@ -383,6 +383,8 @@ static void build_advice(void)
 	fill(locked, 50, 1);
 	on_fault = map(4, PROT_READ | PROT_WRITE, ANON);
 	MUST(mlock2(on_fault, 4 * PAGE, MLOCK_ONFAULT));
+	if (!victim_all_flags_named()) /* refused where the kernel has no name for it */
+		MUST(munlock(on_fault, 4 * PAGE));
 	fill(on_fault, 51, 1);
 	locked_hidden = map(4, PROT_NONE, ANON);
 	(void)!mlock(locked_hidden, 4 * PAGE);
@@ -435,8 +437,14 @@ static void list_mappings(char *out)
 		bool header = line[0] < 'A' || line[0] > 'Z';
 		if (header && anonymous && strstr(line, "/dev/zero"))
 			end += sprintf(end, "%.*s /dev/zero\n", (int)(anonymous - line), line);
-		else if (header || !strncmp(line, "VmFlags", 7))
+		else if (header || !strncmp(line, "VmFlags", 7)) {
+			/* "soft dirty", where kernels have that: who has looked, not what it is */
+			char *dirty = header ? NULL : strstr(line, " sd");
+
+			if (dirty)
+				memmove(dirty, dirty + 3, strlen(dirty + 3) + 1);
 			end += sprintf(end, "%s\n", line);
+		}
 	}
 	*end = 0;
 }

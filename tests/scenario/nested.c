@@ -139,16 +139,6 @@ static void check_zombie(pid_t pid, int code, int status)
 		      info.si_status);
 }
 
-/* What a thread has counted to, once it has gone on; on a busy machine that takes a while. */
-static unsigned long wait_for_round(size_t i)
-{
-	const struct timespec nap = { .tv_nsec = 1000000 };
-
-	for (int ms = 0; ms < 30000 && atomic_load(&rounds[i]) <= rounds_seen[i]; ms++)
-		nanosleep(&nap, NULL);
-	return atomic_load(&rounds[i]);
-}
-
 static void check_inside(void)
 {
 	CHECK(getpid() == me && syscall(SYS_gettid) == me, "pid %d, tid %ld, were %d", getpid(),
@@ -168,11 +158,11 @@ static void check_inside(void)
 	check_zombie(killed, CLD_KILLED, SIGTERM);
 	CHECK(!atomic_load(&wrong), "a thread saw what it should not");
 	for (size_t i = 0; i < THREADS; i++) {
-		unsigned long now = wait_for_round(i);
-		CHECK(now > rounds_seen[i], "thread %d has stopped", thread_ids[i]);
+		CHECK(victim_goes_on(&rounds[i], rounds_seen[i]), "thread %d has stopped",
+		      thread_ids[i]);
 		CHECK(syscall(SYS_tgkill, me, thread_ids[i], 0) == 0, "thread %d is gone",
 		      thread_ids[i]);
-		rounds_seen[i] = now;
+		rounds_seen[i] = atomic_load(&rounds[i]);
 	}
 }
 

@@ -86,6 +86,10 @@ void victim_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
  */
 void victim_die(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 void victim_skip(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
+/* Has this kernel pidfds of single threads? */
+bool victim_thread_pidfds(void);
+/* Has it a name for each property of this process' mappings? Those without are refused. */
+bool victim_all_flags_named(void);
 
 /* Reads a small file whole; returns a zero-terminated malloc'ed text, NULL with errno. */
 char *victim_read(const char *path);

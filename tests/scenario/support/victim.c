@@ -11,7 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static char dir[PATH_MAX];
@@ -198,6 +200,24 @@ void victim_skip(const char *fmt, ...)
 	_exit(77);
 }
 
+bool victim_thread_pidfds(void)
+{
+	int fd = (int)syscall(SYS_pidfd_open, syscall(SYS_gettid), O_EXCL);
+
+	if (fd >= 0)
+		close(fd);
+	return fd >= 0;
+}
+
+bool victim_all_flags_named(void)
+{
+	char *smaps = victim_read("/proc/self/smaps");
+	bool all = smaps && !strstr(smaps, " ??");
+
+	free(smaps);
+	return all;
+}
+
 long victim_must(long value, const char *call, const char *file, int line)
 {
 	if (value < 0)
@@ -355,8 +375,16 @@ int victim_count_fds(void)
 bool victim_goes_on(const volatile void *counter, unsigned long seen)
 {
 	const volatile unsigned long *at = counter;
-	for (int i = 0; i < 30000 && __atomic_load_n(at, __ATOMIC_SEQ_CST) <= seen; i++)
+	struct timespec now;
+	time_t end;
+
+	/* the naps of a busy machine are long: what counts is the time */
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	for (end = now.tv_sec + 60; now.tv_sec < end; clock_gettime(CLOCK_MONOTONIC, &now)) {
+		if (__atomic_load_n(at, __ATOMIC_SEQ_CST) > seen)
+			return true;
 		usleep(1000);
+	}
 	return __atomic_load_n(at, __ATOMIC_SEQ_CST) > seen;
 }
 
