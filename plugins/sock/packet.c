@@ -27,7 +27,7 @@ static bool packet_match(const struct ckpt_fd_found *f)
 /* What the kernel's list tells of one. */
 struct look {
 	uint64_t ino;
-	bool found, ring, fanout;
+	bool found, ring, fanout, no_list;
 	struct packet_diag_mclist members[MEMBERS_MAX];
 	size_t n;
 };
@@ -109,8 +109,12 @@ static int look_at(struct ckpt_run *run, const struct ckpt_fd_found *f, struct l
 		return -err->err;
 	nl = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
 	r = nl < 0 ? -errno : read_list(nl, x);
-	return r ? ckpt_fail_sys(err, r, "asking the kernel for its packet sockets (packet_diag)")
-		 : 0;
+	/* a kernel without the module, or a machine that cannot load it */
+	x->no_list = r == -ENOENT;
+	return r && !x->no_list
+		       ? ckpt_fail_sys(err, r,
+				       "asking the kernel for its packet sockets (packet_diag)")
+		       : 0;
 }
 
 /* The name of an interface of the socket's namespace; "" if there is none. */
@@ -145,6 +149,10 @@ static int packet_survey(struct ckpt_run *run, const struct ckpt_fd_found *f,
 		r = look_at(run, f, &x, err);
 	if (r)
 		return r;
+	if (x.no_list)
+		return sock_refuse(run, f, "packet",
+				   "this kernel does not list packet sockets (packet_diag)",
+				   "load the module af_packet_diag, or allow the loss");
 	if (!x.found)
 		return ckpt_is_live(run) ? 1
 					 : ckpt_fail(err, ENOENT, "the kernel does not list it");
