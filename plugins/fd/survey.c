@@ -12,6 +12,12 @@ struct look {
 	const struct ckpt_fd_kind *kind;
 };
 
+/* Kinds that list the flags they may have are those without one (<ckpt/fd.h>). */
+static bool has_position(const struct ckpt_fd_kind *kind)
+{
+	return kind->size <= offsetof(struct ckpt_fd_kind, flags_ok) || !kind->flags_ok;
+}
+
 static int call_survey(struct ckpt_run *run, void *arg, struct ckpt_error *err)
 {
 	const struct look *l = arg;
@@ -22,7 +28,12 @@ static int call_survey(struct ckpt_run *run, void *arg, struct ckpt_error *err)
 	r = ckpt_refuse_off(run, l->file->kind->name, l->found->task, object);
 	if (r <= 0)
 		return r < 0 && r != -ECANCELED ? r : 1;
-	return l->kind->survey ? l->kind->survey(run, l->found, err) : 0;
+	r = l->kind->survey ? l->kind->survey(run, l->found, err) : 0;
+	if (r == 0 && !has_position(l->kind) && (uint32_t)l->found->flags & ~l->kind->flags_ok)
+		r = fd_refuse(
+			run, l->found, "open-flags", "it has flags unknown to ckpt",
+			"let the program take them off (fcntl(2), F_SETFL), or allow the loss");
+	return r;
 }
 
 static int call_collect(struct ckpt_run *run, void *arg, struct ckpt_error *err)
@@ -216,12 +227,6 @@ static int put_tables(struct ckpt_run *run, struct fd_state *st, struct ckpt_err
 			r = put_table(run, st, task, err);
 	}
 	return r;
-}
-
-/* Kinds that list the flags they may have are those without one (<ckpt/fd.h>). */
-static bool has_position(const struct ckpt_fd_kind *kind)
-{
-	return kind->size <= offsetof(struct ckpt_fd_kind, flags_ok) || !kind->flags_ok;
 }
 
 static int collect_file(struct ckpt_run *run, struct fd_file *file, struct ckpt_error *err)

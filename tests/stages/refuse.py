@@ -87,6 +87,8 @@ tap = os.open("/dev/net/tun", os.O_RDWR)
 program = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 65535))
 fcntl.ioctl(tap, 0x400454ca, struct.pack("16sH22x", b"tap0", 0x1002))
 fcntl.ioctl(tap, 0x401054d5, struct.pack("HxxxxxxQ", 1, ctypes.addressof(program)))
+other = os.open("/dev/net/tun", os.O_RDWR | os.O_APPEND)
+fcntl.ioctl(other, 0x400454ca, struct.pack("16sH22x", b"tap1", 0x1002))
 pathlib.Path(sys.argv[1]).touch()
 time.sleep(99999)
 """
@@ -114,7 +116,8 @@ time.sleep(99999)
 NETWORK_BLOCKERS = ("net tun-outside .*link held0", 'net link-kind .*"vxlan"', "net bridge-groups",
                     "net qdisc-kind .* mq 5: of link v0", "net tc-filter .*filters of .* htb 1: of link v1",
                     "net conntrack .*1 connections", "net multicast-routing",
-                    "net nexthop .*next hop objects", "net tun-details .*filters")
+                    "net nexthop .*next hop objects", "net tun-details .*filters",
+                    r"open-flags .*fd \d+ .*/dev/net/tun")
 
 
 def started(test, *command):
