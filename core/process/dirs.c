@@ -137,7 +137,7 @@ void ckpt_dirs_remove(struct ckpt_dirs *d)
 		CKPT_AUTO_FD int dir = open_made(d, slash ? (size_t)(slash - d->made) : 0);
 
 		if (dir >= 0)
-			unlinkat(dir, slash ? slash + 1 : d->made, AT_REMOVEDIR);
+			ckpt_remove(dir, slash ? slash + 1 : d->made, AT_REMOVEDIR);
 		*(slash ? slash : d->made) = 0;
 	}
 	if (d->fd >= 0)

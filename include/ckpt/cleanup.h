@@ -46,6 +46,16 @@ static inline void ckpt_cleanup_dir(DIR **d)
 #define CKPT_AUTO_FILE __attribute__((cleanup(ckpt_cleanup_file)))
 #define CKPT_AUTO_DIR  __attribute__((cleanup(ckpt_cleanup_dir)))
 
+/* unlinkat(2) of what was made for a moment: it must not stay because one call failed. */
+static inline int ckpt_remove(int dir, const char *name, int flags)
+{
+	int r = unlinkat(dir, name, flags);
+
+	for (int tries = 0; r && errno != ENOENT && errno != ENOTEMPTY && tries < 2; tries++)
+		r = unlinkat(dir, name, flags);
+	return r;
+}
+
 /* A file to be read line by line; NULL with errno. For /proc/PID, whose texts have no set length.
  */
 static inline FILE *ckpt_open_lines(int dir, const char *path)

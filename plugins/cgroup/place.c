@@ -54,7 +54,7 @@ static int make(struct cgroup_state *st, const Ckpt__Cgroup__Group *g, struct ck
 				       : ckpt_fail_sys(err, errno, "making control group %s", name);
 	}
 	if (note_made(st, (size_t)h, g)) {
-		unlinkat(root, path + 1, AT_REMOVEDIR);
+		ckpt_remove(root, path + 1, AT_REMOVEDIR);
 		return ckpt_fail_sys(err, ENOMEM, "control groups");
 	}
 	dir = cgroup_open(st, (size_t)h, path, err);
@@ -183,7 +183,7 @@ void cgroup_unmake(struct ckpt_run *run)
 	while (st && st->n_made > 0) {
 		const struct cgroup_made *m = &st->made[--st->n_made];
 
-		if (unlinkat(st->hierarchies[m->hierarchy].root, m->path + 1, AT_REMOVEDIR))
+		if (ckpt_remove(st->hierarchies[m->hierarchy].root, m->path + 1, AT_REMOVEDIR))
 			ckpt_log(run, CKPT_LOG_WARN, "control group %s:%s stays: %s",
 				 st->hierarchies[m->hierarchy].name, m->path,
 				 ckpt_errno_name(errno));

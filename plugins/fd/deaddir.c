@@ -178,7 +178,7 @@ static int make(struct ckpt_run *run, const Ckpt__Fd__DeadDirectory *rec, struct
 	made = openat(dir, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	r = made < 0 ? ckpt_fail_sys(err, errno, "open(2) of %s", path)
 		     : open_all(run, rec, made, way, err);
-	if (unlinkat(dir, name, AT_REMOVEDIR) && !r)
+	if (ckpt_remove(dir, name, AT_REMOVEDIR) && !r)
 		r = ckpt_fail_sys(err, errno, "rmdir(2) of %s", name);
 	/* what was opened gets an owner: it must be the one that was empty and is gone */
 	if (!r && (fstat(made, &st) || st.st_nlink))

@@ -418,7 +418,7 @@ static int make_deleted(struct ckpt_run *run, const Ckpt__Fd__Ghost *g, struct c
 	if (fd < 0)
 		return ckpt_fail_sys(err, errno, "making the deleted file %s", path);
 	r = open_ends(run, g, fd, name, err);
-	if (unlink(name) && !r)
+	if (ckpt_remove(AT_FDCWD, name, 0) && !r)
 		r = ckpt_fail_sys(err, errno, "deleting %s again", path);
 	return r ? r : ckpt_steal_fd(&fd);
 }

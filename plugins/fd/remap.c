@@ -169,7 +169,7 @@ static int other_name_open(struct ckpt_run *run, const struct ckpt_fd_slot *slot
 			      name);
 	else
 		r = fd = fd_open_made(seen, way, (slot->flags & FD_OPEN_FLAGS) | O_NOCTTY, err);
-	if (unlinkat(dir, name, 0) && r >= 0)
+	if (ckpt_remove(dir, name, 0) && r >= 0)
 		return ckpt_fail_sys(err, errno, "deleting %s again", name);
 	return r < 0 ? r : ckpt_steal_fd(&fd);
 }

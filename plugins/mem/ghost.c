@@ -239,7 +239,7 @@ static int make_deleted(struct ckpt_run *run, const mem_file_rec *f, struct ckpt
 	}
 	if (fd < 0)
 		return ckpt_fail_sys(err, errno, "making the deleted file %s", f->path);
-	if (!unlinkat(dirs.fd, last, 0))
+	if (!ckpt_remove(dirs.fd, last, 0))
 		return fd;
 	ckpt_fail_sys(err, errno, "deleting %s again", f->path);
 	close(fd);

@@ -144,7 +144,7 @@ void sock_made_forget(struct sock_state *st, bool unlink_them)
 		/* what has its name by now may be another's */
 		if (unlink_them && !fstatat(m->dir, m->base, &now, AT_SYMLINK_NOFOLLOW) &&
 		    now.st_dev == m->dev && now.st_ino == m->ino)
-			unlinkat(m->dir, m->base, 0);
+			ckpt_remove(m->dir, m->base, 0);
 		close(m->dir);
 		free(m->base);
 	}

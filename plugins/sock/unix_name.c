@@ -340,7 +340,7 @@ static void directories(char *path, bool make)
 	}
 	for (char *p = strrchr(path, '/'); p && p > path; p = strrchr(path, '/')) {
 		*p = '\0';
-		rmdir(path);
+		ckpt_remove(AT_FDCWD, path, AT_REMOVEDIR);
 	}
 }
 
@@ -363,7 +363,7 @@ static int bind_below(int fd, const Ckpt__Sock__UnixName *n, const struct bind_t
 	    (errno != EINVAL || renameat(AT_FDCWD, path, to->dir, to->base)))
 		r = -errno;
 	if (r || to->dir < 0)
-		unlink(path);
+		ckpt_remove(AT_FDCWD, path, 0);
 	directories(path, false);
 	return r;
 }
@@ -390,7 +390,7 @@ static int bind_elsewhere(struct ckpt_run *run, int fd, const Ckpt__Sock__UnixNa
 	r = own < 0 || fchdir(own) || chroot(".") ? -errno : bind_below(fd, n, to);
 	if (fchdir(root) || chroot(".") || fchdir(cwd))
 		r = r ? r : -errno;
-	unlinkat(at, name, AT_REMOVEDIR);
+	ckpt_remove(at, name, AT_REMOVEDIR);
 	return r ? ckpt_fail_sys(err, r, "bind(2) to %.*s", (int)n->name.len,
 				 (const char *)n->name.data)
 		 : 0;
