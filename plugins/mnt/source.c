@@ -152,6 +152,20 @@ static bool in_the_way(const struct sources *s, const struct ckpt_mount *h)
 	return false;
 }
 
+/* Would it go with what it is mounted on, if not by itself? */
+static bool goes(const struct sources *s, const struct ckpt_mount *h)
+{
+	while (h && !in_the_way(s, h)) {
+		const struct ckpt_mount *on = NULL;
+
+		for (size_t i = 0; h != s->own->root && i < s->own->n; i++)
+			if (s->own->list[i].id == h->parent)
+				on = &s->own->list[i];
+		h = on;
+	}
+	return h;
+}
+
 static int take_first(struct sources *s, const struct ckpt_mount *h, bool all,
 		      struct ckpt_error *err)
 {
@@ -185,7 +199,7 @@ static int uncover(struct sources *s, struct ckpt_error *err)
 		const struct ckpt_mount *h = &s->own->list[k];
 		bool way = in_the_way(s, h);
 
-		r = take_first(s, h, way, err);
+		r = take_first(s, h, goes(s, h), err);
 		if (r == 0 && way && umount2(h->point, MNT_DETACH | UMOUNT_NOFOLLOW))
 			r = ckpt_fail_sys(err, errno, "umount2(2) of %s", h->point);
 	}

@@ -96,6 +96,18 @@ def automount(context, test):
     expect(not (test.dir / "asked").exists(), "what is behind an automount was asked for")
 
 
+# one that hides another, and has a third on it
+HIDING = """
+for name in ("top", "top", "top/on"):
+    mount(here / name, "tmpfs")
+"""
+
+
+def hiding(context, test):
+    """What has to be taken off, so that what it hides can be mounted, goes with what is on it."""
+    again(test, *build(context, test, HIDING))
+
+
 # a file of a mount whose namespace ckpt does not see: its path has the way to that mount
 ELSEWHERE = """
 mount(here / "own", "tmpfs")
@@ -428,6 +440,7 @@ def tests(context):
     """One for each."""
     yield "mounts/socket-by-link", lambda test: socket_by_link(context, test)
     yield "mounts/automount", lambda test: automount(context, test)
+    yield "mounts/hiding", lambda test: hiding(context, test)
     yield "mounts/elsewhere", lambda test: elsewhere(context, test)
     yield "mounts/fuse", lambda test: fuse(context, test)
     yield "mounts/fuse-part", lambda test: fuse_part(context, test)
